@@ -90,7 +90,12 @@ def build_providers(
             case "local":
                 machine_folder = folder / "machines" / name
                 providers[name] = LocalProvider(
-                    machine_folder, server, clock, name, stop_timeout_s=settings.local_stop_within
+                    machine_folder,
+                    server,
+                    clock,
+                    name,
+                    stop_timeout_s=settings.local_stop_within,
+                    detect_runtimes=detect_host_runtimes,
                 )
             case "manual":
                 providers[name] = ManualProvider(name)
@@ -108,6 +113,15 @@ def build_providers(
                     fix=f"use {' or '.join(PROVIDER_ADAPTERS)}: NAME or NAME=ADAPTER",
                 )
     return providers
+
+
+async def detect_host_runtimes() -> frozenset[str]:
+    """The runtimes of this host, as its agents will report them."""
+    # Imported late: only a leader with the local provider runs podman.
+    from lattice.agent.runtimes import podman
+
+    has_containers = not isinstance(await podman.find_podman(), str)
+    return frozenset({"process", "container"} if has_containers else {"process"})
 
 
 @dataclass(frozen=True)

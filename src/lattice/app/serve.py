@@ -25,7 +25,7 @@ from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.process_tuning import limit_malloc_arenas, tune_server
-from lattice.providers.protocol import Provider, adapter_names
+from lattice.providers.protocol import Provider
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import ADMIN_GROUP
 from lattice.server.access.certificate_authority import (
@@ -254,9 +254,7 @@ def _build_request_handlers(
 
         # Invalid price and latency files are rejected at start, not with the first query.
         validate_files(settings.prices, settings.latency)
-    query_process = QueryProcess(
-        settings.prices, settings.latency, ",".join(sorted(adapter_names(control_plane.providers)))
-    )
+    query_process = QueryProcess(settings.prices, settings.latency, leadership.dependencies.adapters)
     fleet = FleetQueryService(api, query_process, settings.fleet_time_limit)
     stack.push_async_callback(fleet.close)
     servers.leases = leadership.lease_cache

@@ -30,7 +30,7 @@ from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 from lattice.placement.feed.placement_input import PricingTables
-from lattice.providers.protocol import Provider, adapter_names
+from lattice.providers.protocol import Provider, adapter_name
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.settings import Settings
@@ -62,10 +62,13 @@ class ControllerDependencies:
         words = [word.strip() for word in self.enabled_controllers.split(",")]
         return f"-{controller}" not in words and ("*" in words or controller in words)
 
-    @property
-    def adapters(self) -> frozenset[str]:
-        """The names of the providers with an adapter, NAME=manual for a provider that creates no machines."""
-        return adapter_names(self.providers)
+    async def adapters(self) -> Mapping[str, frozenset[str] | None]:
+        """The providers with an adapter, NAME=manual for a provider that creates no machines, with the
+        runtimes of their machines."""
+        return {
+            adapter_name(name, provider): await provider.runtimes()
+            for name, provider in self.providers.items()
+        }
 
 
 class ControllerSet:

@@ -32,6 +32,7 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.node_class import OBSERVED_BY_OFFER, ObservedMachine
 from lattice.kinds.overflow import Overflow
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths.
@@ -476,6 +477,16 @@ class StaticStatus(Status):
     next_cluster_sequence: (
         Annotated[int, Meta(description="Number of the next cluster; never reused.")] | None
     ) = None
+    observed: Annotated[
+        tuple[ObservedMachine, ...],
+        OBSERVED_BY_OFFER,
+        Meta(
+            description=(
+                "What the real machines report, if `capacity` divided by `nodes` is more. A record holds until "
+                "the spec changes or a newer machine reports more."
+            )
+        ),
+    ] = ()
 
 
 class StaticInfrastructure(Kind):

@@ -15,6 +15,8 @@ from lattice.kinds.meta.quantity import Quantity
 # Reason of the Ready condition of a node whose agent has not joined yet.
 NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
+# Annotation of a node: the generation of the LatticeNodeClass that the machine was made from.
+CLASS_GENERATION_ANNOTATION = "lattice.dev/node-class-generation"
 
 # Label of a node, and key in the node selector of a replica; the value is the name of the LatticeNodeClass.
 NODE_CLASS_LABEL = "lattice.dev/node-class"

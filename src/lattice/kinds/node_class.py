@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -23,6 +23,10 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.meta.validator import join_path
+
+# Condition of a node class or a data center: its real machines offer less than stated.
+MACHINES_DIFFER_CONDITION = "MachinesDiffer"
+RuntimeName = Literal["process", "container"]
 
 
 class MachineSize(NamedTuple):
@@ -105,6 +109,19 @@ class NodeClassSpec(Part):
         tuple[str, ...], LIST_SET, Meta(description="Licences of machines of this class.")
     ] = ()
     machine_image: Annotated[str, Meta(description="Machine image of machines of this class.")] = ""
+    runtimes: (
+        Annotated[
+            tuple[RuntimeName, ...],
+            LIST_SET,
+            Meta(
+                description=(
+                    "Runtimes of machines of this class: process runs commands, container runs images. "
+                    "Absent: not stated; every runtime that the provider can have is possible."
+                )
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def default_size(self) -> MachineSize:
@@ -136,10 +153,53 @@ class NodeClassSpec(Part):
         return None if price is None else dollars_to_micros(price)
 
 
+class ObservedGpus(Part):
+    """GPUs of one model on a machine."""
+
+    model: Annotated[str, Meta(description="Model, such as nvidia-a100.")]
+    count: Annotated[int, Meta(ge=0, description="Number of GPUs of this model.")] = 0
+
+
+class ObservedMachine(Part):
+    """What the real machines of a class report in one offer, if that is less than the class states."""
+
+    offer: Annotated[
+        str, Meta(description="Pool, {infrastructure}/{region}, or data center of the machines.")
+    ]
+    allocatable: Annotated[
+        dict[str, int],
+        Meta(description="Capacity for workloads: milli-cores, bytes, milli-GPUs, counts, by resource."),
+    ] = {}
+    gpus: Annotated[tuple[ObservedGpus, ...], Meta(description="GPUs by model.")] = ()
+    runtimes: Annotated[tuple[str, ...], LIST_SET, Meta(description="Runtimes that the machines have.")] = ()
+    provider: Annotated[str, Meta(description="Provider of the machines.")] = ""
+    node: Annotated[str, Meta(description="The machine that reported last.")] = ""
+    generation: Annotated[
+        int, Meta(description="Generation of the class; a record of another generation does not count.")
+    ] = 0
+    at: Annotated[str, Meta(description="Time of the record.")] | None = None
+
+
+OBSERVED_BY_OFFER = Meta(
+    extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["offer"]}
+)
+
+
 class NodeClassStatus(Status):
-    """Usage of the class."""
+    """Usage of the class, and what its real machines offer."""
 
     nodes: Annotated[int, Meta(description="Number of machines of this class in all pools.")] | None = None
+    observed: Annotated[
+        tuple[ObservedMachine, ...],
+        OBSERVED_BY_OFFER,
+        Meta(
+            description=(
+                "Offers whose real machines have less than the class states. No machine is bought for a "
+                "resource that the real machines lack, until the spec of the class changes or a newer "
+                "machine reports more."
+            )
+        ),
+    ] = ()
 
 
 class LatticeNodeClass(Kind):

@@ -39,6 +39,10 @@ PLACED_CONDITION = "Placed"
 STALE_CONDITION = "PlacementStale"
 # Condition: whether a rollout replaces replicas.
 PROGRESSING_CONDITION = "Progressing"
+# The reason of Progressing after a rollout has replaced all replicas.
+ROLLOUT_COMPLETE = "Complete"
+# The reason of Progressing while the surge replica of a rollout waits for a node.
+NO_SURGE_CAPACITY = "NoRoomForSurge"
 # Condition: whether at least `replicas.min` replicas are ready.
 AVAILABLE_CONDITION = "Available"
 # Condition: whether replicas fail again and again.
@@ -355,7 +359,7 @@ class SchedulerDecision(Part):
                 "Placed, or why the service is not placed. Never: no pool could run it, even if empty. "
                 "NotNow: there is no free capacity, or a dependency is not placed. OverBudget: a budget has "
                 "too little left. NoPrice: a budget applies, and the price of the machines is unknown. "
-                "NotHere: no pool is in a required region."
+                "NotHere: no pool is in a required region, or the real machines lack what the replicas need."
             )
         ),
     ] = ""
@@ -366,6 +370,41 @@ class SchedulerDecision(Part):
         OpaqueJson, Meta(description="Properties that new infrastructure needs for this service to fit.")
     ] = {}
     digest: Annotated[str, Meta(description="Hash of the input of the decision.")] = ""
+
+
+class Remediation(Part):
+    """Machines that Lattice bought because no node accepted a replica of the service, in one offer and of one
+    class. The record limits further purchases."""
+
+    offer: Annotated[str, Meta(description="Pool, {infrastructure}/{region}, or data center.")]
+    node_class: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
+    cluster: Annotated[str, Meta(description="LatticeCluster that got the last machine.")] = ""
+    attempts: Annotated[
+        int, Meta(ge=0, description="Purchases since the replicas were last scheduled for a while.")
+    ] = 0
+    next_at: (
+        Annotated[str, Meta(description="Time before which no further machine is bought for the service.")]
+        | None
+    ) = None
+    refused: Annotated[
+        bool,
+        Meta(
+            description=(
+                "true: an empty, ready machine did not accept a replica; no more such machines are bought "
+                "until the spec of the service or of the class changes."
+            )
+        ),
+    ] = False
+    surge_machines: Annotated[
+        int, Meta(ge=0, description="Machines bought for the surge replica of an update or a drain.")
+    ] = 0
+    reason: Annotated[
+        str, Meta(description="Why no machine is bought at present, or why the machine was refused.")
+    ] = ""
+    need: Annotated[str, Meta(description="What the replica needs.")] = ""
+    have: Annotated[str, Meta(description="What the machine or the budget has.")] = ""
+    generation: Annotated[int, Meta(description="Generation of the service.")] = 0
+    class_generation: Annotated[int, Meta(description="Generation of the class.")] = 0
 
 
 class ServiceStatus(Status):
@@ -407,6 +446,10 @@ class ServiceStatus(Status):
         ]
         | None
     ) = None
+    remediation: Annotated[
+        tuple[Remediation, ...],
+        Meta(description="Purchases for replicas that no node accepts, by offer and class."),
+    ] = ()
 
 
 class LatticeService(Kind):

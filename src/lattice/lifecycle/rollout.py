@@ -31,6 +31,8 @@ class Replica:
     failure: str = ""
     # The reason why no node accepts the replica, with the missing resources.
     unschedulable_reason: str = ""
+    # The replica failed, and no restart would help.
+    has_failed_finally: bool = False
 
     @property
     def is_failing(self) -> bool:
@@ -88,20 +90,27 @@ def next_steps(
     replicas: Sequence[Replica],
     min_ready: int = 0,
     limits: ScaleDownLimits = NO_SCALE_DOWN_LIMITS,
+    final_failure: str = "",
 ) -> RolloutSteps:
     """Return the next replicas to start and to stop on the way to the desired replicas per node group.
 
     A ready replica stops only if at least `min_ready` replicas stay ready, even if `desired` adds up to
-    less.
+    less. `final_failure` is the reason of an earlier surge replica of the same revision that failed and whose
+    restart would not help: no further surge replica starts.
     """
     live = [replica for replica in replicas if not replica.is_terminating]
     diff = _diff_replicas(desired, revision, live, limits)
     total = sum(desired.values())
     removable = _removal_order([*diff.outdated, *diff.surplus], live)
     stop = _removable(removable, max(total, min_ready), live)
+    current = [replica for replica in live if replica.revision == revision]
+    failed_surge = _failed_surge(current, total, live, limits) if diff.outdated and not stop else None
+    if failed_surge is not None:
+        return RolloutSteps(stop=(failed_surge.name,), is_rolling=True, failure=failed_surge.failure)
     staying = [replica for replica in live if replica.name not in stop]
     start = _node_groups_to_start(diff.missing, total, staying, replicas)
-    current = [replica for replica in live if replica.revision == revision]
+    if diff.outdated and final_failure and len(staying) >= total:
+        return RolloutSteps((), stop, is_rolling=True, failure=final_failure)
     failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
     unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
     return RolloutSteps(
@@ -113,6 +122,21 @@ def next_steps(
         failure=min(failing)[1] if failing else "",
         unschedulable_reason=unschedulable[0] if unschedulable else "",
     )
+
+
+def _failed_surge(
+    current: Sequence[Replica], total: int, live: Sequence[Replica], limits: ScaleDownLimits
+) -> Replica | None:
+    """The surge replica that failed for good and is alone on its machine: without it, the machine that the
+    update needed is given back until the template changes."""
+    if len(live) <= total or any(replica.is_terminating for replica in live):
+        return None
+    replicas_by_node = Counter(replica.node for replica in live)
+    for replica in current:
+        is_alone = replicas_by_node[replica.node] == 1 and not limits.is_shared(replica.node)
+        if replica.has_failed_finally and replica.failure and replica.node and is_alone:
+            return replica
+    return None
 
 
 def _diff_replicas(

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +43,20 @@ class LocalProvider:
     command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
     flags: Sequence[str] = ()
     stop_timeout_s: float = AGENT_STOP_TIMEOUT_S
+    # Detects the runtimes of this host as the agents do; None: the runtimes count as unknown.
+    detect_runtimes: Callable[[], Awaitable[frozenset[str]]] | None = None
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _runtimes: asyncio.Task[frozenset[str]] | None = None
+
+    async def runtimes(self) -> frozenset[str] | None:
+        """The runtimes of this host, detected once: the trial run of a container takes long."""
+        if self.detect_runtimes is None:
+            return None
+        if self._runtimes is None:
+            self._runtimes = asyncio.ensure_future(self.detect_runtimes())
+        # A cancelled caller must not cancel the detection that other callers wait for.
+        return await asyncio.shield(self._runtimes)
 
     async def available_capacity(self) -> AvailableCapacity:
         return AvailableCapacity()

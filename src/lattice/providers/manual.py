@@ -15,6 +15,9 @@ class ManualProvider:
     name: str = "manual"
     creates_machines: bool = False
 
+    async def runtimes(self) -> frozenset[str] | None:
+        return None
+
     async def available_capacity(self) -> AvailableCapacity:
         return AvailableCapacity(max_machines=0)
 

@@ -81,6 +81,11 @@ class Provider(Protocol):
     # False: the owners of the machines join them, and `create` always raises `ProvisioningRejected`.
     creates_machines: bool
 
+    async def runtimes(self) -> frozenset[str] | None:
+        """The runtimes that new machines have: process, container. None: unknown, so every runtime counts as
+        possible until a machine reports."""
+        ...
+
     async def available_capacity(self) -> AvailableCapacity: ...
 
     async def create(self, machine: MachineSpec) -> str:
@@ -103,9 +108,6 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
-def adapter_names(providers: Mapping[str, Provider]) -> frozenset[str]:
-    """The providers of a server for placement: NAME, or NAME=manual for a provider that creates no
-    machines."""
-    return frozenset(
-        name if provider.creates_machines else f"{name}=manual" for name, provider in providers.items()
-    )
+def adapter_name(name: str, provider: Provider) -> str:
+    """The name of a provider for placement: NAME, or NAME=manual for a provider that creates no machines."""
+    return name if provider.creates_machines else f"{name}=manual"

@@ -257,7 +257,7 @@ def test_fit_needing_several_changes_says_so():
         Connection(explicit_namespace="default"),
         world_files=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")),
     )
-    world = replace(load_world(sources), adapters=frozenset({"local"}))
+    world = replace(load_world(sources), adapters={"local": None})
     document = answer_query({"ask": "fit", "service": "default/api-gateway"}, world)
     assert document["suggestions"] == []
     told = " ".join(" ".join(fit_lines(document, TableRenderer(False, 0, False))).split())

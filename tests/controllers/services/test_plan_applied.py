@@ -26,10 +26,11 @@ from lattice.controllers.services.placement import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import NODE_CLASS_LABEL
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import Binding
+from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.plan.plan import FleetState, plan
@@ -140,6 +141,51 @@ async def test_deleted_pool_removes_nothing_as_planned(world: World, going: str,
             if gone and _is_in(each, going)
         }
         assert stranded == moving
+
+
+LIES = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.sampled_from([{"cpu": cores * 500, "memory": memory << 29}, {"cpu": 100, "memory": 1 << 30}])
+        for name, cores, memory in (("s", 2, 4), ("m", 4, 16), ("l", 16, 64))
+    },
+)
+
+
+@EXAMPLES
+@given(world=worlds(), lies=LIES, replicas=st.integers(1, 4))
+async def test_applied_plan_matches_with_classes_that_lie(
+    world: World, lies: dict[str, dict[str, int]], replicas: int
+) -> None:
+    """Machines of some classes have half of what is stated, or next to nothing."""
+    clock = VirtualClock()
+    async with running_fleet(
+        *world.objects.values(), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+    ) as fleet:
+        fleet.reports = lies
+        for _ in range(20):
+            await settle_fleet(fleet, world, binding=True)
+            waiting = [replica for replica in fleet.all(LatticeWorkload) if replica.status.binding is None]
+            if not waiting:
+                break
+            for replica in waiting:
+                await fleet.mark_unschedulable(replica)
+            clock.jump(60)
+        assert not waiting, "a replica is bound, or has a verdict instead of a machine"
+        now, before = observed_world(fleet, world), current_placements(fleet)
+        api = scaled(now.services["default/api"], replicas)
+        planned = plan(now, [api], []).state_after
+        assert planned is not None
+        await fleet.apply(api)
+        await settle_fleet(fleet, world, binding=False)
+        if any(fleet.reports.get(name) for kinds in planned.clusters.values() for name in kinds):
+            known = {record.offer for kind in fleet.all(LatticeNodeClass) for record in kind.status.observed}
+            if not known >= {pool for placed in planned.replica_counts.values() for pool, _, _ in placed}:
+                # A class is new in an offer: what its machines have is not known before one has come.
+                return
+        check_placements(fleet, planned, before)
+        await settle_fleet(fleet, world, binding=True)
+        check_machines(fleet, planned, before)
 
 
 def _is_in(service: LatticeService, pool: str) -> bool:

@@ -1,12 +1,15 @@
 """Tests of `decide_stages`: the stages together equal `plan`, and each stage is complete in itself."""
 
 from collections import Counter
+from typing import Any
 
 import msgspec
+from build.objects import make_object
 from build.worlds import EXAMPLES, a_pool, a_service, a_world, worlds
 from hypothesis import given, settings
 
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.node import LatticeNode
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import decide_stages
@@ -54,7 +57,7 @@ def test_each_stage_includes_machines_of_its_services(world: World) -> None:
 
 def test_excluded_service_is_not_placed() -> None:
     world = a_world(a_pool(), a_service("api", replicas=2), a_service("web", replicas=2))
-    decided = decide_stages(world, ReplicaObservation(), excluded_services=["default/api"])
+    decided = decide_stages(world, ReplicaObservation(), excluded_services={"default/api": "over budget"})
     assert "default/api" not in decided.fleet.assignments
     assert len(decided.fleet.assignments["default/web"]) == 2
 
@@ -79,6 +82,31 @@ def test_abandoned_cluster_keeps_its_number() -> None:
     assert set(decide_stages(world, ReplicaObservation()).desired_machines) == {"p1-002"}
 
 
+READY = {"conditions": [{"type": "Ready", "status": "True", "reason": "Heard"}]}
+
+
+def with_nodes(
+    world: World, cluster: str, node_class: str, count: int = 1, status: dict[str, Any] | None = None
+) -> World:
+    """The world after so many machines of the cluster have joined."""
+    spec = {"cluster": cluster, "nodeClass": node_class}
+    nodes = [
+        make_object(LatticeNode, f"{cluster}-{number}", spec=spec, status=READY if status is None else status)
+        for number in range(count)
+    ]
+    return world.with_objects(nodes, with_status=True)
+
+
+def test_node_without_a_condition_counts_as_coming() -> None:
+    """The node was created a moment ago: a second machine for its replicas would be too many."""
+    world = converge(a_world(a_pool(), a_service("api"), a_service("web"))).resulting_world()
+    cell: NodeGroupKey = ("p1-001", "m")
+    waiting = {name: Counter({cell: 1}) for name in ("default/api", "default/web")}
+    fresh = with_nodes(world, "p1-001", "m", status={})
+    decided = decide_stages(fresh, ReplicaObservation(unschedulable=waiting))
+    assert decided.desired_machines == {"p1-001": Counter(m=1)}
+
+
 def test_unschedulable_replicas_add_machine_after_all_joined() -> None:
     world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
     cell: NodeGroupKey = ("p1-001", "m")
@@ -87,7 +115,7 @@ def test_unschedulable_replicas_add_machine_after_all_joined() -> None:
     seen = ReplicaObservation(
         unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
     )
-    decided = decide_stages(world, seen)
+    decided = decide_stages(with_nodes(world, "p1-001", "m"), seen)
     assert decided.desired_machines == {"p1-001": Counter(m=2)}
     assert len(decided.fleet.assignments["default/api"]) == 2
 
@@ -102,7 +130,7 @@ def test_excluded_service_is_not_remediated() -> None:
         ReplicaObservation(
             unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
         ),
-        excluded_services=["default/api"],
+        excluded_services={"default/api": "over budget"},
     )
     assert (decided.desired_machines, decided.remediations) == ({"p1-001": Counter(m=1)}, {})
 
@@ -111,7 +139,7 @@ def test_unschedulable_replicas_move_from_full_pool() -> None:
     world = converge(
         a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))
     ).resulting_world()
-    world = world.with_objects([a_pool("p2")])
+    world = with_nodes(world.with_objects([a_pool("p2")]), "p1-001", "m")
     cell: NodeGroupKey = ("p1-001", "m")
     decided = decide_stages(
         world,
@@ -132,7 +160,7 @@ def test_unschedulable_replicas_stay_without_alternative() -> None:
     ).resulting_world()
     cell: NodeGroupKey = ("p1-001", "m")
     decided = decide_stages(
-        world,
+        with_nodes(world, "p1-001", "m"),
         ReplicaObservation(
             unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
         ),

@@ -120,7 +120,7 @@ def test_closed_pools_are_counted_by_cause() -> None:
 
 
 def test_provider_without_adapter_lists_available_ones() -> None:
-    world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
+    world = World({**a_world(a_pool(), a_service()).objects}, adapters={"local": None, "manual": None})
     assert (
         why(world)["reason"]
         == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"

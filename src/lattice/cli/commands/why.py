@@ -31,13 +31,13 @@ DIAGNOSIS_API_PATH = f"/apis/{GROUP}/{VERSION}/diagnosis"
 def why(sources: FleetInputs, word: str, pool: str, form: output.OutputFormat) -> int:
     """Explain why a service is not running, its placement, and every rejected pool.
 
-    The first part answers why the service, or the workload, is not running: what blocks first of placement, budget,
-    machine, node, image, start, crash, probe and rollout, since when, what Lattice does next, and what would help. With
-    --world or -f there is no such part.
+    The first part answers why the service, or the workload, is not running: what blocks first of placement,
+    budget, machine, node, image, start, crash, probe and rollout, since when, what Lattice does next, and what
+    would help. With --world or -f there is no such part.
 
-    The second part explains the placement. Lattice takes the replicas of the service out of the present fleet and places them again, as if the
-    service were new. If replicas are missing, the output may explain only these. The output lists the chosen
-    pool and the alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists
+    The second part explains the placement. Lattice takes the replicas of the service out of the present fleet
+    and places them again, as if the service were new. If replicas are missing, the output may explain only
+    these. The output lists the chosen pool and the alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists
     the reasons, with need, have and missing.
 
     \b

@@ -114,6 +114,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h, unchanged"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
     lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
+    lines += renderer.bullets(list(_surge_notes(document)))
     pending = document["pending"]
     if pending is None:
         return lines
@@ -122,6 +123,19 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
     note = f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."
     return [*lines, *renderer.bullets([note])]
+
+
+def _surge_notes(document: JsonObject) -> Iterator[str]:
+    """The machines that exist only while updates replace replicas, with the cost at the peak."""
+    surge = document.get("surge")
+    if surge is None or not surge["machines"]:
+        return
+    machines = ", ".join(
+        f"{pluralize(row['machines'], 'node')} of class {row['class']} in {row['cluster']}"
+        for row in surge["machines"]
+    )
+    peak = format_dollars(surge["peak"]["hourlyMicros"])
+    yield f"The update needs {machines} more until it ends: {peak}/h at the peak."
 
 
 def _placed_replicas(service: JsonObject) -> int:

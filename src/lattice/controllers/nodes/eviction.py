@@ -46,6 +46,7 @@ from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     has_joined,
     is_unschedulable,
+    purchase_blocker,
     unschedulable_reason,
 )
 from lattice.lifecycle.replica_template import node_group_of
@@ -236,6 +237,10 @@ class EvictionController:
         else:
             return ""
         cluster, node_class = node_group_of(replica)
+        owner = self._services.get(service)
+        # The scheduler knows nodes only; a budget or a limit that keeps a new machine away is on the service.
+        if owner is not None and (blocker := purchase_blocker(owner, cluster)):
+            return blocker
         # What refuses the machine comes first: the reasons of all nodes together can be long.
         texts = (
             capacity_text(cluster, node_class, facts_from(self.context.cache, self.context.clock.now())),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.controllers.runtime.object_writes import put_new, with_metadata, with_spec, with_status
 from lattice.controllers.services.joined_nodes import claim_writes, made_nodes, release_writes
 from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict
@@ -16,6 +16,7 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.object_lifecycle import mark_for_deletion
 from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import (
@@ -34,7 +35,7 @@ from lattice.placement.greedy.unschedulable import is_within_limits
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
 from lattice.placement.status.fleet_status import cluster_labels, cluster_object
-from lattice.placement.status.placement_conditions import PlacementStatus
+from lattice.placement.status.placement_conditions import WOULD_MOVE, PlacementStatus
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
@@ -107,6 +108,7 @@ class PlacementWriter:
                 return rejection
             for stage in stages:
                 written.update(stage.services)
+        await self._return_surge_machines(decided)
         # Shrink first, so that a machine that no service needs any more is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
@@ -228,6 +230,7 @@ class PlacementWriter:
             previous,
             placements=placements,
             scheduler_decision=report.status.scheduler_decision,
+            remediation=report.status.remediation,
             conditions=merge_conditions(previous.conditions, report.conditions, now),
         )
         if status == previous:
@@ -257,7 +260,25 @@ class PlacementWriter:
             yield self._recorder.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
         stale = find_condition(status.conditions, STALE_CONDITION)
         if stale and stale.status == "True" and _is_news(stale, previous):
-            yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
+            # Only a violated rule needs an action.
+            if stale.reason == WOULD_MOVE:
+                yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
+            else:
+                yield self._recorder.event(service, "CostsMore", stale.message)
+        earlier_records = {(record.offer, record.node_class): record for record in previous.remediation}
+        for record in status.remediation:
+            earlier = earlier_records.get((record.offer, record.node_class))
+            if record.refused and not (earlier and earlier.refused):
+                shortage = f": need {record.need}, have {record.have}" if record.need else ""
+                message = (
+                    f"No further machine of class {record.node_class} is bought in {record.offer}: "
+                    f"{record.reason}{shortage}"
+                )
+                yield self._recorder.event(service, "MachineRefused", message, warning=True)
+            elif record.reason and not (earlier and earlier.reason == record.reason):
+                shortage = f": need {record.need}, have {record.have}" if record.need else ""
+                message = f"No machine is bought for a waiting replica: {record.reason}{shortage}"
+                yield self._recorder.event(service, "NoMachine", message, warning=True)
 
     def _stage_events(
         self, decided: StagedDecision, stages: Sequence[CommitStage], machines: _MachineWrites
@@ -281,11 +302,43 @@ class PlacementWriter:
                 cluster, node_class = remediation.node_group
                 if remediation.machines:
                     outcome = f"adding {pluralize(remediation.machines, 'node')} of class {node_class}"
-                else:
+                elif remediation.is_moved:
                     outcome = "placing the replicas elsewhere"
+                else:
+                    outcome = f"a node of class {node_class} that is being added has free capacity"
                 replicas = pluralize(remediation.replicas, "replica")
                 message = f"No node of cluster {cluster} accepts {replicas} of the service; {outcome}"
                 yield self._recorder.event(service, "NoNodeFits", message, warning=True)
+
+    async def _return_surge_machines(self, decided: StagedDecision) -> None:
+        """Decommission machines that were bought for surge replicas of updates that have ended; the drain
+        moves their replicas to the free capacity of the other machines first."""
+        for returned in decided.surge_returns:
+            cluster, node_class = returned.node_group
+            existing, entry = self._clusters.get(f"/{cluster}"), self._clusters.entry(f"/{cluster}")
+            node, node_entry = self._nodes.get(f"/{returned.node}"), self._nodes.entry(f"/{returned.node}")
+            if existing is None or entry is None or node is None or node_entry is None:
+                continue
+            if node.metadata.deletion_timestamp:
+                continue
+            counts = dict(existing.spec.nodes)
+            counts[node_class] = max(0, counts.get(node_class, 0) - 1)
+            spec = msgspec.structs.replace(
+                existing.spec, nodes={name: count for name, count in counts.items() if count}
+            )
+            mark = with_metadata(
+                node_entry,
+                lambda metadata: mark_for_deletion({"metadata": metadata}, now=self._context.timestamp)[
+                    "metadata"
+                ],
+            )
+            message = f"Decommissioning {returned.node}: the update that needed the machine has ended"
+            writes = [with_spec(entry, spec), mark]
+            for name in returned.services:
+                service = decided.world.services[name]
+                writes.append(self._recorder.event(service, "SurgeMachineReturned", message))
+            await self._nodes.wait_for(await self._context.commit(writes))
+            await self._clusters.wait_for(self._nodes.revision)
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.

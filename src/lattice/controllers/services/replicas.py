@@ -24,13 +24,20 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.meta.quantity import without_amounts
-from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
+from lattice.kinds.service import (
+    NO_SURGE_CAPACITY,
+    PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
+    LatticeService,
+)
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.replica_observation import (
     holds_machine,
     is_owned,
     is_terminating,
+    purchase_blocker,
     unschedulable_reason,
 )
 from lattice.lifecycle.replica_template import (
@@ -43,11 +50,12 @@ from lattice.lifecycle.replica_template import (
     node_group_of,
     workload_template,
 )
+from lattice.lifecycle.retry import FINAL_FAILURES
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
 from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
-ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
+ROLLING_OUT = "RollingOut"
 # A scale-down waits for replicas that are not ready.
 SCALE_DOWN_WAITS = "ScaleDownWaits"
 
@@ -130,7 +138,7 @@ class ReplicaController:
         spec = workload_template(service)
         # A terminating replica on an unreachable node does not block the rollout.
         replicas = [
-            self._replica(workload)
+            self._replica(workload, service)
             for workload in owned
             if not (is_terminating(workload) and workload.status.actual_state == "Unknown")
         ]
@@ -140,6 +148,7 @@ class ReplicaController:
             replicas,
             service.spec.min_replicas,
             self._scale_down_limits(key),
+            _final_failure(service, spec.revision),
         )
         progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION)
         if steps.is_rolling or steps.is_waiting or is_under_way(progressing, steps):
@@ -205,8 +214,11 @@ class ReplicaController:
 
         return ScaleDownLimits(is_shared, min_nodes)
 
-    def _replica(self, workload: LatticeWorkload) -> Replica:
-        status = workload.status
+    def _replica(self, workload: LatticeWorkload, service: LatticeService) -> Replica:
+        status, retry = workload.status, workload.status.retry
+        unschedulable = unschedulable_reason(workload)
+        if unschedulable and (blocker := purchase_blocker(service, workload.spec.cluster)):
+            unschedulable = blocker
         return Replica(
             name=workload.metadata.name,
             slot=workload.spec.slot,
@@ -216,7 +228,10 @@ class ReplicaController:
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if is_failing(workload) else "",
-            unschedulable_reason=unschedulable_reason(workload),
+            unschedulable_reason=unschedulable,
+            has_failed_finally=retry is not None
+            and retry.final
+            and retry.revision == workload.spec.effective_revision,
         )
 
     def _stop_writes(self, owned: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
@@ -279,11 +294,11 @@ class ReplicaController:
         if condition.reason != SCALE_DOWN_WAITS and (previous is None or revision not in previous.message):
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
         is_scaled_down = previous is not None and previous.reason == SCALE_DOWN_WAITS
-        if condition.reason == COMPLETE and not is_scaled_down:
+        if condition.reason == ROLLOUT_COMPLETE and not is_scaled_down:
             events.append(self._recorder.event(service, "RolloutDone", condition.message))
         elif (
             condition.status == "False"
-            and condition.reason != COMPLETE
+            and condition.reason != ROLLOUT_COMPLETE
             and not _is_same_pause(previous, condition)
         ):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
@@ -319,7 +334,17 @@ def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
         metadata.labels,
         status.placements,
         conditions,
+        status.remediation,
     )
+
+
+def _final_failure(service: LatticeService, revision: str) -> str:
+    """The reason for which the surge replica of this revision failed for good, from the condition Progressing;
+    empty for every other state."""
+    progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+    if progress is None or progress.status != "False" or revision not in progress.message:
+        return ""
+    return progress.reason if progress.reason in FINAL_FAILURES else ""
 
 
 def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
@@ -331,7 +356,7 @@ def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
     """Whether a rollout has replaced all replicas, and waits until the new replicas are ready."""
     return (
         progressing is not None
-        and progressing.reason not in (COMPLETE, SCALE_DOWN_WAITS)
+        and progressing.reason not in (ROLLOUT_COMPLETE, SCALE_DOWN_WAITS)
         and not steps.is_ready
     )
 
@@ -377,6 +402,6 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
     return Condition(
         type=PROGRESSING_CONDITION,
         status="False",
-        reason=COMPLETE,
+        reason=ROLLOUT_COMPLETE,
         message=f"All replicas have revision {revision}",
     )

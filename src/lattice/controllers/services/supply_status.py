@@ -14,14 +14,14 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.placement import MIN_IDLE_RATIO
-from lattice.controllers.services.world_cache import WorldCache
+from lattice.controllers.services.world_cache import AdapterLookup, WorldCache
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure, StaticStatus
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, Status, path_of
 from lattice.kinds.meta.conditions import merge_conditions
-from lattice.kinds.node_class import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass, NodeClassStatus
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.feed.placement_input import PricingTables
@@ -48,11 +48,11 @@ SUPPLY_KINDS: tuple[type[Kind], ...] = (
 
 @dataclass
 class SupplyStatusController:
-    """Write the status of supply objects; `adapters` names the providers with an adapter, `price_book`
-    returns current prices."""
+    """Write the status of supply objects; `adapters` returns the providers with an adapter, `price_book`
+    current prices."""
 
     context: ControllerContext
-    adapters: frozenset[str]
+    adapters: AdapterLookup
     price_book: Callable[[], PriceBook] = PriceBook.builtin
     min_interval_s: float = SUPPLY_INTERVAL_S
     # Building the trial fleet, the model of all machines, takes long for thousands of machines and therefore
@@ -85,7 +85,7 @@ class SupplyStatusController:
         if (wait := self._last_run_at + interval_s - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        world = self._world_cache.world(self.context.clock.now())
+        world = await self._world_cache.world(self.context.clock.now())
         fleet = await self.run_in_background(world.build_fleet)
         used = usage_by_cluster(
             workload for workload in self.context.cache(LatticeWorkload).objects() if workload.spec.cluster
@@ -97,6 +97,12 @@ class SupplyStatusController:
         groups: list[list[Write]] = []
         for obj, status in statuses:
             previous: Status = obj.status  # type: ignore[attr-defined]
+            current = self.context.cache(type(obj)).get(path_of(obj))
+            if isinstance(status, NodeClassStatus) and isinstance(current, LatticeNodeClass):
+                # Placement writes the records of real machines meanwhile.
+                previous, status = current.status, msgspec.structs.replace(current.status, nodes=status.nodes)
+            elif isinstance(status, StaticStatus) and isinstance(current, StaticInfrastructure):
+                status = msgspec.structs.replace(status, observed=current.status.observed)
             if status.conditions is not previous.conditions:
                 conditions = merge_conditions(previous.conditions, status.conditions, self.context.timestamp)
                 status = msgspec.structs.replace(status, conditions=conditions)

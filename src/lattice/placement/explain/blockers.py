@@ -25,7 +25,12 @@ from lattice.placement.model.demand import (
 )
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.plugins.filters.available import OfferClosed, ReplicaTooLarge
+from lattice.placement.plugins.filters.available import (
+    MachinesDiffer,
+    OfferClosed,
+    ReplicaTooLarge,
+    RuntimeMissing,
+)
 from lattice.placement.plugins.filters.budget import (
     OverBudget,
     UnknownPrice,
@@ -42,7 +47,9 @@ from lattice.placement.plugins.rejection_reasons import FixedReason, MissingProp
 # The name of a filter plugin, with a reported shortfall.
 FilterShortfall = tuple[str, Shortfall]
 
-LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
+LimitKind = Literal[
+    IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode", "runtime", "realMachines"
+]
 IGNORABLE_LIMITS: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
 _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "prices": "unknown prices",
@@ -56,6 +63,8 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "gpuModel": "the required GPU model",
     "taints": "untolerated taints",
     "perNode": "the limit of replicas per machine",
+    "runtime": "machines without the required runtime",
+    "realMachines": "real machines that did not accept a replica",
 }
 # Number of replicas that a feasibility check places first; see is_feasible.
 PROBE_REPLICAS = 256
@@ -179,6 +188,10 @@ def _service_limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
         yield "taints"
     if demand.max_per_node:
         yield "perNode"
+    if not demand.runtimes.isdisjoint(fleet.quotes.catalog.lacking_runtime):
+        yield "runtime"
+    if demand.refusals:
+        yield "realMachines"
 
 
 def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
@@ -200,6 +213,10 @@ def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
                 relaxed = replace(relaxed, tolerations=tolerations)
             case "perNode":
                 relaxed = replace(relaxed, max_per_node=0)
+            case "runtime":
+                relaxed = replace(relaxed, runtimes=frozenset())
+            case "realMachines":
+                relaxed = replace(relaxed, refusals=())
             case "prices" | "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
                 relaxed = replace(relaxed, ignored_limits=relaxed.ignored_limits | {blocker.kind})
     return relaxed
@@ -389,6 +406,11 @@ def reason_remedies(
             return [frozenset({LimitBlocker("prices")}), frozenset({LimitBlocker("budget")})]
         case ReplicaTooLarge():
             return _size_remedies(demand, failure, row)
+        case RuntimeMissing():
+            return [frozenset({LimitBlocker("runtime")})]
+        case MachinesDiffer():
+            remedies = _size_remedies(demand, failure, row)
+            return [frozenset({LimitBlocker("realMachines")}), *remedies] if demand.refusals else remedies
         case OfferClosed():
             return []
     return []
@@ -411,7 +433,7 @@ def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[
     limits = [
         LimitBlocker(kind)
         for kind in _service_limits(demand, fleet)
-        if kind in ("nodeSelector", "gpuModel", "taints")
+        if kind in ("nodeSelector", "gpuModel", "taints", "runtime")
     ]
     blockers: list[Blocker] = [*limits, *resources]
     return [*(frozenset({blocker}) for blocker in blockers), frozenset(blockers)]

@@ -30,6 +30,7 @@ from lattice.placement.greedy.place import Placement
 from lattice.placement.model.demand import Demand, Requirement, latency_targets
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
+from lattice.placement.plugins.filters.available import MachinesDiffer, RuntimeMissing
 from lattice.placement.plugins.filters.budget import UnknownPrice, unpriced_classes
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.rejection_reasons import fleet_of
@@ -210,8 +211,10 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         reason = failure.sentence
         if failure.replica_number > 1:
             reason = f"replica {failure.replica_number:,} of {demand.replicas:,}: {reason}"
-        if kind == "NotHere":
-            reason = f"no pool is in {', '.join(absent_regions(demand, fleet))}: {reason}"
+        shortage = _machine_shortage(failure) if kind == "NotHere" else ""
+        reason = f"{reason}; {shortage}" if shortage else reason
+        if absent := absent_regions(demand, fleet):
+            reason = f"no pool is in {', '.join(absent)}: {reason}"
     return Verdict(
         kind=kind,
         service=demand.name,
@@ -269,8 +272,30 @@ def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
         return "NoPrice"
     if LimitBlocker("budget") in checker.blockers and checker.fits_without([LimitBlocker("budget")]):
         return "OverBudget"
-    # Never: even without all limits that time or money could lift, the service does not fit.
-    return "NotNow" if checker.fits_without(checker.liftable_limits) else "Never"
+    if checker.fits_without(checker.liftable_limits):
+        return "NotNow"
+    # Never: even without all limits that time or money could lift, the service does not fit. NotHere: it
+    # would fit if the machines had what their classes state, or had the runtime.
+    return "NotHere" if _awaits_other_machines(checker.demand, fleet) else "Never"
+
+
+def _awaits_other_machines(demand: Demand, fleet: Fleet) -> bool:
+    fit = fleet.quotes.machine_fit(demand)
+    hosts = fit.can_host.any(axis=0)
+    masks = (fit.lacks_only_promise, fit.lacks_only_runtime)
+    return any(mask is not None and bool((mask & ~hosts).any()) for mask in masks)
+
+
+def _machine_shortage(failure: PlacementFailure) -> str:
+    """What a replica needs and the real machines of the first such offer have; empty if all machines are as
+    stated."""
+    for reason, mask in failure.decision.reasons.items():
+        if isinstance(reason, MachinesDiffer | RuntimeMissing) and mask.any():
+            table = failure.decision.table
+            row = min(np.flatnonzero(mask).tolist(), key=table.names.__getitem__)
+            short = reason.detail(table, row)
+            return f"{table.names[row]}: {short}"
+    return ""
 
 
 def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:

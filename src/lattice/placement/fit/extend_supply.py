@@ -26,7 +26,7 @@ from lattice.placement.model.object_changes import (
 )
 from lattice.placement.model.supply import compile_supply
 from lattice.placement.model.world import object_key
-from lattice.placement.plugins.filters.available import ReplicaTooLarge
+from lattice.placement.plugins.filters.available import MachinesDiffer, ReplicaTooLarge
 from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
@@ -56,7 +56,7 @@ def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOptio
             return list(budget_options(candidate))
         case UnknownPrice():
             return list(price_options(candidate))
-        case ReplicaTooLarge():
+        case ReplicaTooLarge() | MachinesDiffer():
             return _bigger_class(candidate)
         case OverflowClosed(static=data_center):
             return _open_overflow(candidate, data_center)

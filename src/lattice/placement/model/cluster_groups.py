@@ -76,8 +76,10 @@ class ClusterGroups:
                 return False
         if demand.max_per_node and machines.replica_counts[machine][demand.name] >= demand.max_per_node:
             return False
-        row = machines.cluster[machine].offer_row
-        if not is_type_allowed(demand, machines.machine_type[machine]) or (
+        row, kind = machines.cluster[machine].offer_row, machines.machine_type[machine]
+        if demand.refusals and (self._table.offers[row].name, kind.name) in demand.refused_types:
+            return False
+        if not is_type_allowed(demand, kind) or (
             self.is_reserved_for_others(demand, row) and self.unreserved_nodes_left(row) < 0
         ):
             return False

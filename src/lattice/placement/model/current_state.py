@@ -18,6 +18,7 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_existing, is_terminating
 from lattice.placement.inputs.joined_machines import JoinedMachine
+from lattice.placement.inputs.observed_machines import MachineReport, machine_report
 from lattice.placement.inputs.price_book import Price
 from lattice.placement.model.demand import Demand, group_name
 from lattice.placement.model.fleet import Fleet
@@ -30,8 +31,10 @@ OVERFLOW_LABEL = "lattice.dev/overflow-of"
 # Prefix of the name under which the fleet lists a bare workload (a workload without a service) among
 # services.
 BARE_WORKLOAD_PREFIX = "workload/"
-# A node class, and the allocatable resources that nodes of the class report; empty before a node reports.
-ReportedSize = tuple[str, Mapping[str, int]]
+# Prefix of the name under which the fleet lists a surge replica, which runs beside the placed replicas.
+SURGE_PREFIX = f"{BARE_WORKLOAD_PREFIX}surge:"
+# A node class, and what nodes of the class report; None before a node reports.
+ReportedMachine = tuple[str, MachineReport | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,7 @@ def add_joined_machines(
             machine.labels,
             machine.taints,
             is_joined=True,
+            runtimes=machine.runtimes or None,
         )
         (row,) = fleet.inventory.add_machines(cluster, kind, [machine.node])
         if machine.is_pinned:
@@ -278,7 +282,7 @@ def _add_expected_machines(
     rows, is_offered = _add_machines_of_class(
         fleet,
         cluster,
-        (name, {}),
+        (name, None),
         [*free, *fleet.inventory.new_machine_names(cluster, name, count - len(free))],
         present.ledger_prices,
     )
@@ -290,13 +294,13 @@ def _add_expected_machines(
 def _add_nodes(
     fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], ledger_prices: LedgerPrices
 ) -> None:
-    for reported, equal_nodes in groupby(nodes, lambda node: (node.spec.node_class, node.status.allocatable)):
+    for reported, equal_nodes in groupby(nodes, lambda node: (node.spec.node_class, machine_report(node))):
         group = list(equal_nodes)
         rows, is_offered = _add_machines_of_class(
             fleet, cluster, reported, [node.metadata.name for node in group], ledger_prices
         )
         # If neither the offer nor the node states how large the machine is, no new replica is assigned.
-        has_size = is_offered or bool(reported[1])
+        has_size = is_offered or reported[1] is not None
         for row, node in zip(rows, group, strict=True):
             ready = find_condition(node.status.conditions, READY_CONDITION)
             is_unready = ready is not None and ready.status != "True"
@@ -307,7 +311,7 @@ def _add_nodes(
 def _add_machines_of_class(
     fleet: Fleet,
     cluster: Cluster,
-    reported: ReportedSize,
+    reported: ReportedMachine,
     machines: Sequence[str],
     ledger_prices: LedgerPrices,
 ) -> tuple[list[int], bool]:
@@ -316,13 +320,15 @@ def _add_machines_of_class(
     If the offer no longer has the class, the price may differ from machine to machine. The caller marks such
     machines as closed, so that no new replica is assigned, until a node reports a size.
     """
-    (name, size), offer = reported, fleet.offers[cluster.offer_row]
+    (name, report), offer = reported, fleet.offers[cluster.offer_row]
     offered = next((machine_type for machine_type in offer.types if machine_type.name == name), None)
     rows: list[int] = []
     if offered is not None:
-        rows = fleet.inventory.add_machines(cluster, _with_size(offered, size), machines)
+        rows = fleet.inventory.add_machines(cluster, _as_reported(offered, report), machines)
     else:
-        types = [_with_size(ledger_prices.machine_type(offer, cluster.name, name), size) for _ in machines]
+        types = [
+            _as_reported(ledger_prices.machine_type(offer, cluster.name, name), report) for _ in machines
+        ]
         for machine_type, machine in zip(types, machines, strict=True):
             rows += fleet.inventory.add_machines(cluster, machine_type, [machine])
     for row in rows:
@@ -331,8 +337,19 @@ def _add_machines_of_class(
     return rows, offered is not None
 
 
-def _with_size(kind: MachineType, size: Mapping[str, int]) -> MachineType:
-    return replace(kind, size={**kind.size, **size}) if size else kind
+def _as_reported(kind: MachineType, report: MachineReport | None) -> MachineType:
+    """The machine type with what the machine reports: a resource that the report leaves out is not there."""
+    if report is None:
+        return kind
+    # A data center counts its GPUs in total, so its machines have no number of their own.
+    size = {name: amount for name, amount in kind.size.items() if name == "gpu" and amount >= NO_LIMIT}
+    gpu_model = kind.gpu_model if kind.gpu_model in report.gpus else report.gpu_model
+    return replace(
+        kind,
+        size={**report.size, **size},
+        gpu_model=gpu_model,
+        runtimes=kind.runtimes if report.runtimes is None else report.runtimes,
+    )
 
 
 @dataclass

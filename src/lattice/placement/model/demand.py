@@ -79,6 +79,17 @@ class ClusterRules:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+@dataclass(frozen=True, slots=True)
+class MachineRefusal:
+    """An empty, ready machine of the class in the offer did not accept a replica of the service."""
+
+    offer: str
+    node_class: str
+    # What the replica needs and the machine has, as far as the scheduler named it.
+    need: str = ""
+    have: str = ""
+
+
 @dataclass(frozen=True)
 class Demand:
     """The resolved demand of a service; `ignored_limits` names limits that placement leaves out, to find the
@@ -101,6 +112,10 @@ class Demand:
     tolerations: tuple[Toleration, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
     max_per_node: int = 0  # replicas on one machine; 0: no limit
+    # The runtimes that the containers need: container for an image, process for a command without image.
+    runtimes: frozenset[str] = frozenset()
+    # Offers and classes whose empty machines did not accept a replica of the service, with the reason.
+    refusals: tuple[MachineRefusal, ...] = ()
     priority: int = 0
     rule_conflict: str = ""  # conflicting requirements, which no supply can satisfy
     ignored_limits: frozenset[IgnorableLimit] = frozenset()
@@ -182,7 +197,13 @@ class Demand:
             self.tolerations,
             self.node_selector,
             self.max_per_node,
+            self.runtimes,
         )
+
+    @cached_property
+    def refused_types(self) -> frozenset[tuple[str, str]]:
+        """Offer and class of every refusal."""
+        return frozenset((refusal.offer, refusal.node_class) for refusal in self.refusals)
 
     @cached_property
     def machine_shape(self) -> Hashable:
@@ -191,7 +212,8 @@ class Demand:
         # A limit per node counts the replicas of one service, so quotes are not shared between services then.
         service = self.name if self.max_per_node else ""
         where = (self.tolerations, self.node_selector, self.max_per_node, service, self.usable_reserves)
-        return (needs, self.gpu_model, self.rules, self.replicas, self.ignored_limits, where)
+        machines = (self.gpu_model, self.runtimes, self.refusals)
+        return (needs, machines, self.rules, self.replicas, self.ignored_limits, where)
 
     @cached_property
     def shape(self) -> Hashable:
@@ -293,6 +315,7 @@ def resolve_demand(
     policies: Iterable[LatticePlacementPolicy],
     neighbours: Sequence[str] = (),
     usable_reserves: Iterable[str] = (),
+    refusals: tuple[MachineRefusal, ...] = (),
 ) -> Demand:
     """Resolve the demand of a service: every requirement of a matching policy holds, and every preference
     counts.
@@ -335,6 +358,8 @@ def resolve_demand(
         tolerations=spec.placement.tolerations,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
         max_per_node=_max_per_node(service, matching),
+        runtimes=frozenset(container.runtime for container in spec.containers.values()),
+        refusals=refusals,
         priority=spec.priority,
         min_replicas=spec.min_replicas,
         max_replicas=spec.replicas.max,

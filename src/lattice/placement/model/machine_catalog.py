@@ -2,6 +2,7 @@
 every offer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Machine
 UNPRICED_COST = 1 << 60
 # A number of machines that is below an integer by less than this counts as the integer.
 ROUNDING_TOLERANCE = 1e-9
+RUNTIMES = ("container", "process")
 
 
 class MachineCatalog:
@@ -34,6 +36,7 @@ class MachineCatalog:
         self.types: list[dict[str, MachineType]] = [
             {machine_type.name: machine_type for machine_type in offer.types} for offer in offers
         ]
+        self.offer_names = [offer.name for offer in offers]
         # By offer: the GPU models that the offer counts in total (see `Limits.gpus`), or an empty set.
         self.gpu_models = [frozenset(offer.limits.gpus) for offer in offers]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
@@ -41,10 +44,18 @@ class MachineCatalog:
         self.is_priced: Flags = np.zeros(shape, np.bool_)
         self.sizes: dict[str, Integers] = {}
         self.has_taints = False
+        # By runtime: the types whose machines lack it. Empty if no type states its runtimes.
+        self.lacking_runtime: dict[str, Flags] = {}
+        # Whether the real machines of some type have less than its class states.
+        self.has_promises = any(kind.promised for types in self.types for kind in types.values())
         for row, types in enumerate(self.types):
             for name, kind in types.items():
                 line = self.type_ids[name]
                 self.has_taints |= bool(kind.taints)
+                if kind.runtimes is not None:
+                    for runtime in RUNTIMES:
+                        lacking = self.lacking_runtime.setdefault(runtime, np.zeros(shape, np.bool_))
+                        lacking[line, row] = runtime not in kind.runtimes
                 self.is_offered[line, row], self.rate[line, row], self.is_priced[line, row] = (
                     True,
                     kind.rate,
@@ -59,9 +70,28 @@ class MachineCatalog:
         matrix = self.sizes.get(resource)
         return np.zeros(self.is_offered.shape, np.int64) if matrix is None else matrix
 
+    def promised_offers(self, demand: Demand) -> Flags:
+        """Offers with a machine type that fits a replica as stated, and whose real machines have less or
+        refused the replica."""
+        promised: Flags = np.zeros(len(self.types), np.bool_)
+        for row, types in enumerate(self.types):
+            for name, kind in types.items():
+                is_refused = (self.offer_names[row], name) in demand.refused_types
+                if is_refused or kind.promised is not None:
+                    promised[row] |= fits_empty_machine(demand, kind.promised or kind)
+        return promised
+
     def allowed_types(self, demand: Demand) -> Flags:
-        """The machine types that a replica may run on, by labels, taints and GPU model."""
+        """The machine types that a replica may run on, by labels, taints, GPU model and runtimes, without the
+        types whose machines refused the replica."""
         allowed = self.is_offered.copy()
+        for runtime in demand.runtimes:
+            if runtime in self.lacking_runtime:
+                allowed &= ~self.lacking_runtime[runtime]
+        for row, types in enumerate(self.types) if demand.refusals else ():
+            for name in types:
+                if (self.offer_names[row], name) in demand.refused_types:
+                    allowed[self.type_ids[name], row] = False
         if not demand.node_selector and not demand.gpu_model and not self.has_taints:
             return allowed
         for row, types in enumerate(self.types):
@@ -74,7 +104,23 @@ class MachineCatalog:
 def is_type_allowed(demand: Demand, kind: MachineType) -> bool:
     if any(kind.labels.get(key) != value for key, value in demand.node_selector):
         return False
-    return matches_gpu_model(demand, kind) and not untolerated_taints(demand, kind)
+    return (
+        matches_gpu_model(demand, kind)
+        and not missing_runtimes(demand, kind)
+        and not untolerated_taints(demand, kind)
+    )
+
+
+def missing_runtimes(demand: Demand, kind: MachineType) -> frozenset[str]:
+    """The runtimes that the replica needs and machines of the type do not have."""
+    return frozenset() if kind.runtimes is None else demand.runtimes - kind.runtimes
+
+
+def fits_empty_machine(demand: Demand, kind: MachineType) -> bool:
+    """Whether one replica fits on an empty machine of the type."""
+    return is_type_allowed(demand, kind) and all(
+        kind.size.get(resource, 0) >= amount for resource, amount in demand.effective_needs.items()
+    )
 
 
 def untolerated_taints(demand: Demand, kind: MachineType) -> list[Taint]:
@@ -120,6 +166,18 @@ class MachineFit:
             np.minimum(per_machine, size // max(1, amount), out=per_machine)
         np.maximum(per_machine, 1, out=per_machine)
         self.replicas_per_machine = per_machine
+        # Offers that would have a feasible type if its machines had the runtime; None: runtimes reject none.
+        self.lacks_only_runtime: Flags | None = None
+        if any(runtime in catalog.lacking_runtime for runtime in demand.runtimes):
+            large = catalog.allowed_types(replace(demand, runtimes=frozenset()))
+            for resource, amount in needs.items():
+                large &= catalog.size(resource) >= amount
+            without_runtime: Flags = np.logical_or.reduce(large, axis=0)
+            self.lacks_only_runtime = without_runtime
+        # Offers that would have a feasible type if the real machines were as stated; None: all machines are.
+        self.lacks_only_promise: Flags | None = None
+        if catalog.has_promises or demand.refusals:
+            self.lacks_only_promise = catalog.promised_offers(demand)
         machines = np.maximum(
             -(-max(1, demand.replicas) // per_machine), _machines_below_threshold(catalog, demand)
         )

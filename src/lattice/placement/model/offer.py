@@ -43,6 +43,10 @@ class MachineType:
     taints: tuple[Taint, ...] = ()
     # A machine of an owner, which Lattice neither makes nor removes; it costs nothing.
     is_joined: bool = False
+    # None: not known; every runtime is possible.
+    runtimes: frozenset[str] | None = None
+    # The type as its class states it, if the real machines of the class in the offer have less.
+    promised: "MachineType | None" = None
 
     @property
     def is_priced(self) -> bool:

@@ -15,14 +15,18 @@ from lattice.kinds.ledger import (
 )
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
-from lattice.kinds.node_class import LatticeNodeClass, MachineSize
+from lattice.kinds.node_class import LatticeNodeClass, MachineSize, ObservedMachine
 from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService, Remediation
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
+from lattice.placement.inputs.observed_machines import PromisedMachine, lacks_anything
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
 from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Budget, Limits, MachineType, Offer
 
 K = TypeVar("K", bound=Kind)
+# The providers that this server can create machines with, and the runtimes of their machines; None: unknown.
+Adapters = Mapping[str, frozenset[str] | None]
 
 # The currency of every price: a budget in another currency cannot be compared with prices.
 PRICE_CURRENCY = "USD"
@@ -59,14 +63,31 @@ class NodeClasses(dict[str, LatticeNodeClass]):
     """Node classes by name; a class is resolved once for each provider and region, since many pools offer the
     same classes."""
 
-    def __init__(self, classes: Iterable[LatticeNodeClass], book: PriceBook) -> None:
+    def __init__(
+        self, classes: Iterable[LatticeNodeClass], book: PriceBook, adapters: Adapters | None = None
+    ) -> None:
         super().__init__((node_class.metadata.name, node_class) for node_class in classes)
         self._book = book
+        self._adapters = adapters
         self._type_cache: dict[tuple[str, str, str], MachineType | None] = {}
+        self._observed = {
+            (name, record.offer): record
+            for name, node_class in self.items()
+            for record in node_class.status.observed
+            if record.generation == node_class.metadata.generation
+        }
 
-    def machine_types(self, names: Iterable[str], provider: str, region: str) -> tuple[MachineType, ...]:
+    def machine_types(
+        self, names: Iterable[str], provider: str, region: str, offer: str = ""
+    ) -> tuple[MachineType, ...]:
         """The named classes as the provider sells them in the region, by name; classes without a size on the
-        provider are left out."""
+        provider are left out. A class whose real machines in the offer have less has their size."""
+        types = self._stated_types(names, provider, region)
+        if not self._observed:
+            return types
+        return tuple(as_observed(kind, self._observed.get((kind.name, offer))) for kind in types)
+
+    def _stated_types(self, names: Iterable[str], provider: str, region: str) -> tuple[MachineType, ...]:
         resolved = []
         for name in sorted(set(names)):
             if name not in self:
@@ -77,7 +98,12 @@ class NodeClasses(dict[str, LatticeNodeClass]):
                 self._type_cache[key] = (
                     None
                     if size is None
-                    else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
+                    else _machine_type(
+                        self[name],
+                        size,
+                        price_of(self[name], provider, region, self._book),
+                        (self._adapters or {}).get(provider),
+                    )
                 )
             resolved.append(self._type_cache[key])
         return tuple(machine_type for machine_type in resolved if machine_type is not None)
@@ -93,17 +119,16 @@ class NodeClasses(dict[str, LatticeNodeClass]):
         return tuple(_machine_type(node_class, node_class.spec.default_size, None) for node_class in plain)
 
 
-def compile_supply(
-    objects: Iterable[Kind], book: PriceBook, adapters: frozenset[str] | None = None
-) -> Supply:
+def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters | None = None) -> Supply:
     """Compile the supply of a world; an object with a mistake still takes part as far as possible, with a
     finding.
 
-    `adapters` are the providers of this server, NAME or NAME=manual for a provider whose machines only join;
-    None means every provider, and none of them is manual.
+    `adapters` are the providers of this server with the runtimes of their machines, by NAME, or NAME=manual for
+    a provider whose machines only join; None means every provider, with every runtime, and none of them is
+    manual.
     """
     kinds = list(objects)
-    classes = NodeClasses(of_kind(kinds, LatticeNodeClass), book)
+    classes = NodeClasses(of_kind(kinds, LatticeNodeClass), book, adapters)
     pools = of_kind(kinds, LatticePool)
     clouds = of_kind(kinds, CloudInfrastructure)
     statics = of_kind(kinds, StaticInfrastructure)
@@ -180,7 +205,7 @@ def _pool_offer(pool: LatticePool, classes: NodeClasses) -> Offer:
         compliance=_lower(spec.compliance),
         capabilities=_lower(spec.capabilities),
         residency=_lower(spec.data_residency),
-        types=classes.machine_types(spec.node_classes, provider.type, provider.region),
+        types=classes.machine_types(spec.node_classes, provider.type, provider.region, name),
         limits=Limits(
             nodes=_limit(spec.capacity.max_nodes),
             millicores=_limit(spec.capacity.max_millicores),
@@ -205,7 +230,7 @@ def _cloud_offers(cloud: CloudInfrastructure, classes: NodeClasses) -> Iterator[
             compliance=_lower(spec.compliance_of(region)),
             capabilities=_lower(spec.capabilities_of(region)),
             residency=_lower([stated.data_residency] if stated.data_residency else []),
-            types=classes.machine_types(classes, spec.provider, region),
+            types=classes.machine_types(classes, spec.provider, region, place.name),
             limits=Limits(
                 clusters=_limit(spec.max_clusters_of(region)),
                 nodes_per_cluster=_limit(spec.max_nodes_per_cluster_of(region)),
@@ -260,7 +285,7 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
     capacity, spec = static.spec.capacity, static.spec
     if capacity.millicores is None and capacity.memory_bytes is None:
         types = (
-            classes.machine_types(classes, spec.provider, spec.location.region)
+            classes.machine_types(classes, spec.provider, spec.location.region, static.metadata.name)
             if spec.provider
             else classes.generic_types()
         )
@@ -268,6 +293,14 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
         models = {accelerator.type for accelerator in capacity.accelerators}
         only_model = models.pop() if len(models) == 1 else ""
         return tuple(replace(as_owned(kind), gpu_model=kind.gpu_model or only_model) for kind in types)
+    record = next(iter(static.status.observed), None)
+    is_current = record is not None and record.generation == static.metadata.generation
+    return (as_observed(stated_static_type(static), record if is_current else None),)
+
+
+def stated_static_type(static: StaticInfrastructure) -> MachineType:
+    """The one machine type of a data center that states its cores or memory in total."""
+    capacity = static.spec.capacity
     nodes = max(1, capacity.nodes)
     size = {
         "cpu": _per_machine(capacity.millicores, nodes),
@@ -277,7 +310,7 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
     if capacity.accelerators:
         # The number of GPUs is a limit of the offer, not of one machine.
         size["gpu"] = NO_LIMIT
-    return (MachineType(STATIC_MACHINE_TYPE, size, 0, Price(0, "owned", "")),)
+    return MachineType(STATIC_MACHINE_TYPE, size, 0, Price(0, "owned", ""))
 
 
 def as_owned(kind: MachineType) -> MachineType:
@@ -285,11 +318,57 @@ def as_owned(kind: MachineType) -> MachineType:
     return replace(kind, rate=0, price=kind.price or Price(0, "owned", ""))
 
 
+def promised_class(node_class: LatticeNodeClass, provider: str) -> PromisedMachine:
+    """The machine that a class states on a provider, or by default if it has no entry for the provider."""
+    size = node_class.spec.size_on(provider) or node_class.spec.default_size
+    return promised_machine(_machine_type(node_class, size, None))
+
+
+def promised_machine(kind: MachineType) -> PromisedMachine:
+    """The machine type as stated, without amounts that have no limit."""
+    sizes = {name: amount for name, amount in kind.size.items() if amount < NO_LIMIT}
+    return PromisedMachine(sizes, kind.gpu_model, kind.runtimes)
+
+
+def placement_records(obj: Kind) -> tuple[ObservedMachine | Remediation, ...]:
+    """The part of a status that placement reads like a spec: what real machines offer, and the machines that
+    refused a replica."""
+    if isinstance(obj, LatticeNodeClass | StaticInfrastructure):
+        return obj.status.observed
+    if isinstance(obj, LatticeService):
+        return tuple(record for record in obj.status.remediation if record.refused)
+    return ()
+
+
+def as_observed(kind: MachineType, record: ObservedMachine | None) -> MachineType:
+    """The machine type that a purchase may count on: of every resource the smaller of the stated and the
+    observed amount."""
+    if record is None or not lacks_anything(promised_machine(kind), record):
+        return kind
+    size = {
+        name: amount if amount >= NO_LIMIT else min(amount, record.allocatable.get(name, 0))
+        for name, amount in kind.size.items()
+    }
+    models = [entry.model for entry in record.gpus]
+    gpu_model = kind.gpu_model
+    if gpu_model and models and gpu_model not in models:
+        gpu_model = models[0] if len(models) == 1 else ""
+    runtimes = kind.runtimes
+    if record.runtimes:
+        runtimes = frozenset(record.runtimes) if runtimes is None else runtimes & set(record.runtimes)
+    return replace(kind, size=size, gpu_model=gpu_model, runtimes=runtimes, promised=kind)
+
+
 def _per_machine(total: int | None, nodes: int) -> int:
     return NO_LIMIT if total is None else total // nodes
 
 
-def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price | None) -> MachineType:
+def _machine_type(
+    node_class: LatticeNodeClass,
+    size: MachineSize,
+    price: Price | None,
+    provider_runtimes: frozenset[str] | None = None,
+) -> MachineType:
     amounts = {
         "cpu": size.millicores,
         "memory": size.memory,
@@ -298,6 +377,10 @@ def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price 
         **size.extended,
     }
     spec = node_class.spec
+    runtimes = provider_runtimes
+    if spec.runtimes is not None:
+        stated = frozenset[str](spec.runtimes)
+        runtimes = stated if provider_runtimes is None else stated & provider_runtimes
     return MachineType(
         node_class.metadata.name,
         amounts,
@@ -306,6 +389,7 @@ def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price 
         spec.resources.gpu_model,
         dict(spec.labels),
         spec.taints,
+        runtimes=runtimes,
     )
 
 
@@ -458,11 +542,11 @@ def _drop_duplicate_names(offers: list[Offer]) -> tuple[list[Offer], list[Findin
     return list(by_name.values()), findings
 
 
-def _has_adapter(offer: Offer, adapters: frozenset[str] | None) -> bool:
+def _has_adapter(offer: Offer, adapters: Adapters | None) -> bool:
     return adapters is None or offer.is_manual or offer.place.provider in adapters
 
 
-def _offer_findings(offers: list[Offer], adapters: frozenset[str] | None) -> Iterator[Finding]:
+def _offer_findings(offers: list[Offer], adapters: Adapters | None) -> Iterator[Finding]:
     for offer in offers:
         subject = f"{_SINGULAR[offer.kind]}/{offer.owner}"
         if not offer.types and not offer.is_manual:

@@ -19,7 +19,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService, service_key
+from lattice.kinds.service import LatticeService, Remediation, service_key
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.inputs.joined_machines import joined_machines
 from lattice.placement.inputs.latency import Latencies
@@ -43,10 +43,10 @@ from lattice.placement.model.current_state import (
     add_joined_machines,
     restore_cluster_numbers,
 )
-from lattice.placement.model.demand import Demand, callers_by_service, resolve_demand
+from lattice.placement.model.demand import Demand, MachineRefusal, callers_by_service, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.supply import Finding, Supply, compile_supply
+from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply, placement_records
 
 OFFER_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
@@ -103,7 +103,7 @@ class World:
     layout: PlannedLayout = EMPTY_LAYOUT
     # Providers with an adapter on this server, NAME or NAME=manual if the adapter creates no machines; None:
     # every provider, as planning on files assumes.
-    adapters: frozenset[str] | None = None
+    adapters: Adapters | None = None
 
     @staticmethod
     def of(objects: Iterable[Kind], book: PriceBook | None = None) -> "World":
@@ -120,12 +120,8 @@ class World:
         absent, changed = set(deleted), list(changes)
         objects = {key: kind for key, kind in self.objects.items() if key not in absent}
         for change in changed:
-            key, status = object_key(change), getattr(change, "status", None)
-            if with_status or status is None:
-                objects[key] = change
-                continue
-            previous_status = getattr(objects[key], "status", status) if key in objects else type(status)()
-            objects[key] = msgspec.structs.replace(change, status=previous_status)
+            key = object_key(change)
+            objects[key] = change if with_status else _with_stored_status(change, objects.get(key))
         news = [self.objects[key] for key in absent if key in self.objects]
         for change in changed:
             previous = self.objects.get(object_key(change))
@@ -135,6 +131,7 @@ class World:
                 or getattr(previous, "spec", None) is not getattr(change, "spec", None)
                 # Budgets read the status of a ledger, so a change of status alone matters there.
                 or isinstance(change, LatticeLedger)
+                or placement_records(previous) != placement_records(objects[object_key(change)])
             ):
                 news.append(change)
         return self._with_caches(replace(self, objects=objects), news)
@@ -285,6 +282,11 @@ class World:
             if offer.reservation and offer.reservation.admits(labels)
         )
         callers = tuple(self._callers.get(service_key(service), ()))
+        refusals = tuple(
+            MachineRefusal(record.offer, record.node_class, record.need, record.have)
+            for record in self.valid_remediation(service)
+            if record.refused
+        )
         inputs = (
             service_key(service),
             id(service.spec),
@@ -292,14 +294,28 @@ class World:
             tuple(map(id, self.policies)),
             callers,
             admitted,
+            refusals,
         )
         cached = self._demand_cache.get(inputs)
         if cached is None:
             cached = self._demand_cache[inputs] = (
                 (service.spec, self.policies),
-                resolve_demand(service, self.policies, callers, admitted),
+                resolve_demand(service, self.policies, callers, admitted, refusals),
             )
         return cached[1]
+
+    def valid_remediation(self, service: LatticeService) -> tuple[Remediation, ...]:
+        """The records of purchases of the service that hold: for the present specs of service and class."""
+        return tuple(
+            record
+            for record in service.status.remediation
+            if record.generation == service.metadata.generation
+            and record.class_generation == self.class_generation(record.node_class)
+        )
+
+    def class_generation(self, name: str) -> int:
+        node_class = self.supply.node_classes.get(name)
+        return node_class.metadata.generation if node_class else 0
 
     def build_fleet(self) -> Fleet:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
@@ -352,6 +368,24 @@ class World:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         return self.supply.findings
+
+
+def _with_stored_status(change: Kind, previous: Kind | None) -> Kind:
+    """The changed object with the status of the previous object. A record of real machines holds for one
+    generation of the spec, so it stays only if the spec stays."""
+    status = getattr(change, "status", None)
+    if status is None:
+        return change
+    previous_status = type(status)() if previous is None else getattr(previous, "status", status)
+    changed = msgspec.structs.replace(change, status=previous_status)
+    if previous is None or not placement_records(previous):
+        return changed
+    if getattr(previous, "spec", None) == getattr(change, "spec", None):
+        generation = previous.metadata.generation
+        metadata = msgspec.structs.replace(change.metadata, generation=generation)
+        return msgspec.structs.replace(changed, metadata=metadata)
+    cleared = {"remediation": ()} if isinstance(change, LatticeService) else {"observed": ()}
+    return msgspec.structs.replace(changed, status=msgspec.structs.replace(previous_status, **cleared))
 
 
 def object_key(kind: Kind) -> ObjectKey:

@@ -26,6 +26,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import ObjectKey, World, object_key, placed_counts
+from lattice.placement.plan.surge import NO_SURGE, Surge, surge_of
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.status.fleet_status import PLACED, PlacementResult, fleet_digest, objects_to_write
@@ -308,6 +309,8 @@ class Plan:
     risks: tuple[str, ...]
     # The unplaced services that were unplaced before, are not in the manifests and lose no replica.
     untouched: tuple[str, ...] = ()
+    # What the updates of the plan need beside the final state, until they end.
+    surge: Surge = NO_SURGE
     id: str = ""
     # All changed objects, with or without an effect on the fleet.
     manifest_changes: tuple[ManifestChange, ...] = ()
@@ -396,6 +399,10 @@ def compare(
     ]
     names = sorted({*before.offer_rates, *after.offer_rates})
     rates = {name: (before.offer_rates.get(name, 0), after.offer_rates.get(name, 0)) for name in names}
+    manifests = tuple(manifest_changes(before.world, changes, deleted, before.replica_counts))
+    restarted = [f"{change.object[1]}/{change.object[2]}" for change in manifests if change.is_restarted]
+    demands = [after.world.demands[name] for name in restarted if name in after.world.demands]
+    surge = surge_of(demands, after.fleet)
     result = Plan(
         services=tuple(services),
         clusters=tuple(clusters),
@@ -404,9 +411,13 @@ def compare(
         budgets=tuple(_budget_changes(before, after)),
         would_move=tuple(_misplaced_services(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
-        risks=tuple(_risks(before, after)),
+        risks=(
+            *_risks(before, after),
+            *(f"the update of {name} waits: {text}" for name, text in surge.blocked.items()),
+        ),
         untouched=tuple(untouched) if changes or deleted else (),
-        manifest_changes=tuple(manifest_changes(before.world, changes, deleted, before.replica_counts)),
+        surge=surge,
+        manifest_changes=manifests,
         state_before=before,
         state_after=after,
     )

@@ -103,6 +103,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         ],
         "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
         "total": rate_change_document(*plan.total),
+        "surge": _surge_document(plan, before, after),
         "pending": _pending_document(before, world),
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
@@ -116,6 +117,39 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "findings": _finding_documents(after),
         "prices": price_document(after.fleet),
         "latencies": latency_documents(after, changed),
+    }
+
+
+def _surge_document(plan: Plan, before: FleetState, after: FleetState) -> Document | None:
+    """Return what the updates need until they end: machines beside the final state, and the cost at the peak.
+    None if the plan updates no running replica."""
+    surge = plan.surge
+    if not surge.services and not surge.blocked:
+        return None
+    # Machines that the plan removes stay until the updates have ended.
+    removed = Counter(
+        {
+            (name, node_class): count - after.clusters.get(name, Counter())[node_class]
+            for name, counts in before.clusters.items()
+            for node_class, count in counts.items()
+        }
+    )
+    leaving = 0
+    for row, kind in before.fleet.machines.machine_type.items():
+        group = (before.fleet.machines.cluster[row].name, kind.name)
+        if removed[group] > 0:
+            removed[group] -= 1
+            leaving += kind.rate
+    machines = [
+        {"cluster": cluster, "pool": after.offer_of[cluster], "class": node_class, "machines": count}
+        for cluster, counts in sorted(surge.machines.items())
+        for node_class, count in sorted(counts.items())
+    ]
+    return {
+        "services": list(surge.services),
+        "machines": machines,
+        "peak": rate_document(plan.total[1] + leaving + surge.rate),
+        "blocked": [{"name": name, "reason": reason} for name, reason in sorted(surge.blocked.items())],
     }
 
 

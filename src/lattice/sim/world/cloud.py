@@ -92,6 +92,9 @@ class CloudClient:
     name: str = "fake"
     creates_machines: bool = True
 
+    async def runtimes(self) -> frozenset[str] | None:
+        return await self.cloud.provider.runtimes()
+
     async def available_capacity(self) -> AvailableCapacity:
         reply: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)
         return reply
