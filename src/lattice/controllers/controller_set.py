@@ -20,6 +20,7 @@ from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
 from lattice.controllers.services.clusters import ClusterController, TokenMinter
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
+from lattice.controllers.services.ledger_upkeep import LedgerUpkeepController
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
@@ -125,6 +126,7 @@ class ControllerSet:
             SupplyStatusController(
                 context, dependencies.adapters, lambda: dependencies.pricing_tables().book
             ).loop(),
+            LedgerUpkeepController(context, lambda: dependencies.pricing_tables().book).loop(),
             ServiceStatusController(context).loop(),
             AgreementController(context).loop(),
             webhooks.loop(),

@@ -125,17 +125,22 @@ def charges_due(
     A ledger pays for a machine until the machine is deleted, so a machine that replaces a machine in deletion
     costs nothing more.
     """
-    prices = {machine_type.name: machine_type.rate for machine_type in fleet.offers[cluster.offer_row].types}
+    types = {machine_type.name: machine_type for machine_type in fleet.offers[cluster.offer_row].types}
     charges = []
     for kind, count in sorted(desired.items()):
         # Ledgers that lack the same number of machines share one charge.
         accounts: dict[int, list[Account]] = {}
         for ledger in fleet.ledgers.paying_for(cluster.offer_row, cluster.overflow_source):
             unpaid = count - paid.get(ledger, Counter())[cluster.name, kind]
-            if unpaid > 0 and kind in prices:
+            if unpaid > 0 and kind in types:
                 accounts.setdefault(unpaid, []).append(fleet.ledgers.budgets[ledger].account)
         for unpaid, payers in accounts.items():
-            lot = Lot(node_class=kind, count=unpaid, micros=prices[kind])
+            lot = Lot(
+                node_class=kind,
+                count=unpaid,
+                micros=types[kind].rate,
+                price_unknown=not types[kind].is_priced,
+            )
             charges.append(Charge(tuple(payers), cluster.name, lot))
     return charges
 
