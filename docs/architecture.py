@@ -93,7 +93,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plan": Folder(
         "What a change of manifests or a lost pool does to the fleet: plan and what-if.",
-        "kinds kinds.meta lifecycle placement.greedy placement.model placement.plugins.filters placement.status",
+        "kinds kinds.meta lifecycle placement.greedy placement.inputs placement.model placement.plugins.filters placement.status",
         VALUES,
     ),
     "placement.fit": Folder(

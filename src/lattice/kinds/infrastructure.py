@@ -39,6 +39,7 @@ DEFAULT_ALERT_MILLIONTHS = 800_000
 
 # Conditions of clouds, data centers and pools.
 BUDGET_CONDITION = "BudgetExceeded"
+ALERT_CONDITION = "BudgetAlert"
 PRESSURE_CONDITION = "CapacityPressure"
 CREDENTIALS_CONDITION = "CredentialsValid"
 DEGRADED_CONDITION = "Degraded"
@@ -239,11 +240,28 @@ class CloudClusters(Part):
     by_region: Annotated[dict[str, int], Meta(description="Number by region.")] = {}
 
 
+class RegionBudget(Part):
+    """Use of the budget of one region."""
+
+    phase: Annotated[str, Meta(description="Ok, Alert (at the alert threshold) or Exceeded.")] = ""
+    utilization_percent: (
+        Annotated[
+            Amount,
+            Meta(description="Use as a share of the limit under the rule that binds, 0.82 for 82 percent."),
+        ]
+        | None
+    ) = None
+    message: Annotated[str, Meta(description="Rule that binds, amounts, and refused purchases.")] = ""
+
+
 class CloudStatus(Status):
     """Current spending and clusters."""
 
     current_spend: Annotated[CloudSpend, Meta(description="Spending in this calendar month.")] | None = None
     clusters: Annotated[CloudClusters, Meta(description="Number of clusters.")] | None = None
+    region_budgets: Annotated[
+        dict[str, RegionBudget], Meta(description="Use of the budgets of regions that have a limit.")
+    ] = {}
     next_cluster_sequence: Annotated[
         dict[str, int], Meta(description="Number of the next cluster, by region; never reused.")
     ] = {}

@@ -199,7 +199,15 @@ class PoolSpending(Part):
         | None
     ) = None
     utilization_percent: (
-        Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")]
+        Annotated[
+            Amount,
+            Meta(
+                description=(
+                    "Use as a share of the budget under the rule that binds, 0.82 for 82 percent: 30 days at the "
+                    "current rate, or the projected cost of the month, whichever is larger."
+                )
+            ),
+        ]
         | None
     ) = None
 

@@ -22,7 +22,7 @@ HOUR_US = 3_600_000_000
 
 async def upkeep(fleet: RunningFleet, book: PriceBook | None = None) -> None:
     controller = LedgerUpkeepController(fleet.context, lambda: book or PriceBook.builtin())
-    for key in controller.keys():
+    for key in controller.owner_keys():
         await controller.reconcile(key)
     await fleet.wait_for_caches()
 

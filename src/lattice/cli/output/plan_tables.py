@@ -263,7 +263,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
             "",
             "BUDGET",
             "PER MONTH",
-            f"USED IN {document['month'] or '30 DAYS'}",
+            "USED",
             "ALERT AT",
             "LIMIT",
             "LEFT $/H",
@@ -273,25 +273,16 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     )
     return [
         *table,
-        *renderer.bullets(
-            [_exhausted_budget_note(budget, document["month"]) for budget in shown if budget["isUsedUp"]]
-        ),
+        *renderer.bullets([_exhausted_budget_note(budget) for budget in shown if budget["isUsedUp"]]),
     ]
 
 
-def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
-    """Note on a budget without headroom for one more machine.
-
-    With `month`, the USED column covers that calendar month; otherwise USED covers 30 days at the current
-    rate.
-    """
+def _exhausted_budget_note(budget: JsonObject) -> str:
+    """Note on a budget without headroom for one more machine."""
     need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
-    period_note = (
-        "; the limit applies to 30 days at the current rate, USED covers this calendar month" if month else ""
-    )
     return (
         f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
-        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
+        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h"
     )
 
 

@@ -48,17 +48,17 @@ class LedgerUpkeepController:
             for name, kind in BUDGET_OWNER_KINDS.items()
         ]
         ledgers = Source(self._ledgers, self._keys_for_ledger)
-        classes = Source(self._classes, lambda _: self.keys())
+        classes = Source(self._classes, lambda _: self.owner_keys())
         return Loop(
             self,
             self.context.clock,
             self.context.rng,
-            self.keys,
+            self.owner_keys,
             (*owners, ledgers, classes),
             Concurrency(workers=1, resync_s=PRICE_RESYNC_S),
         )
 
-    def keys(self) -> list[str]:
+    def owner_keys(self) -> list[str]:
         return sorted({_key(ledger) for ledger in self._ledgers.objects()})
 
     def _keys_for_ledger(self, change: Change) -> Iterable[str]:

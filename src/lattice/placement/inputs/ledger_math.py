@@ -368,11 +368,18 @@ def headroom_to_limit(ledger: LatticeLedger, now: datetime) -> int:
     limit = ledger.spec.limit_micros
     if limit is None:
         return UNLIMITED_HEADROOM
-    spent, remaining_us, committed = _month_to_date(ledger, now)
+    return max(0, rate_cap(ledger, now) - ledger.status.committed_micros)
+
+
+def rate_cap(ledger: LatticeLedger, now: datetime) -> int:
+    """The largest rate per hour within the limit, hard or soft, for all machines together; negative when the
+    spending alone exceeds the limit, UNLIMITED_HEADROOM without a limit."""
+    limit = ledger.spec.limit_micros
+    if limit is None:
+        return UNLIMITED_HEADROOM
+    spent, remaining_us, _ = _month_to_date(ledger, now)
     # Both limits hold: the rate over 30 days, and the projected spending of the calendar month.
-    return max(
-        0, min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us) - committed
-    )
+    return min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us)
 
 
 def required_limit(ledger: LatticeLedger, added_rate: int, now: datetime) -> int:

@@ -149,7 +149,7 @@ function leftText({ left, cheapestMachine, isUsedUp }) {
   if (!isUsedUp) return `${hourly(left.hourlyMicros)} left for more machines`;
   const [need, have] = [cheapestMachine.hourlyMicros, left.hourlyMicros];
   const machine = `another machine needs ${hourly(need)}, the budget has ${hourly(have)}, missing ${hourly(need - have)}`;
-  return `${machine}. The limit applies to 30 days at the current rate; the bar covers this calendar month.`;
+  return `${machine}.`;
 }
 
 // A bar with a solid and a light part, and marks: [{ratio, title, of}].
