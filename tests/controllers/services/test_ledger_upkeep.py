@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lattice.controllers.services.ledger_upkeep import LedgerUpkeepController
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.timestamps import parse_timestamp
+from lattice.placement.inputs.ledger_math import judge_budget
 from lattice.placement.inputs.price_book import PriceBook
 
 HOUR_US = 3_600_000_000
@@ -169,3 +170,48 @@ async def test_spending_is_exact_over_any_sequence_of_prices(
         spent = status.spent_micros + sum(status.past.values()) + Fraction(status.remainder + late, HOUR_US)
         assert spent == due
         assert status.committed_micros == replicas * price
+
+
+async def test_refused_purchase_is_recorded_until_it_succeeds() -> None:
+    """The audit's M7: replica 2 was refused, and BudgetExceeded stayed False."""
+    async with running_fleet(
+        a_pool(budget=138.24), a_class(price=0.1), a_service(cores=4, replicas=2), clock=VirtualClock()
+    ) as fleet:
+        await fleet.converge()
+        assert sum(fleet.placed().values()) == 1
+        (refusal,) = ledger_of(fleet).status.refused
+        assert (refusal.service, refusal.rule, refusal.need_micros) == ("default/api", "CalendarMonth", 100_000)
+        # 31 days of two machines.
+        assert refusal.limit_needed_micros == 148_800_000
+        revision = await fleet.store.revision()
+        await fleet.clock.advance(3600)
+        await fleet.services.reconcile("fleet")
+        await fleet.wait_for_caches()
+        assert await fleet.store.revision() == revision
+        await fleet.apply(a_pool(budget=148.80))
+        await fleet.converge()
+        assert sum(fleet.placed().values()) == 2
+        assert ledger_of(fleet).status.refused == ()
+
+
+async def test_refusal_ends_when_nothing_wants_the_machine() -> None:
+    async with running_fleet(
+        a_pool(budget=10), a_class(price=0.1), a_service(cores=4), clock=VirtualClock()
+    ) as fleet:
+        await fleet.converge()
+        ledger = ledger_of(fleet)
+        assert [refusal.service for refusal in ledger.status.refused] == ["default/api"]
+        assert ledger.status.machines == {}
+        verdict = judge_budget(ledger, fleet.clock.now())
+        assert (verdict.is_exceeded, verdict.reason) == (True, "PurchaseRefused")
+        await fleet.apply(a_service(cores=4, replicas=0))
+        await fleet.converge()
+        assert ledger_of(fleet).status.refused == ()
+
+
+async def test_refusal_for_another_reason_than_the_budget_is_not_recorded() -> None:
+    async with running_fleet(
+        a_pool(budget=10), a_class(price=0.1), a_service(cores=4, compliance=["gdpr"]), clock=VirtualClock()
+    ) as fleet:
+        await fleet.converge()
+        assert fleet.all(LatticeLedger) == []
