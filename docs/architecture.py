@@ -184,7 +184,7 @@ MAP: dict[str, Folder] = {
     "controllers.services": Folder(
         "Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.",
         "kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
-        " controllers.garbage controllers.runtime",
+        " controllers.automation controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
     ),
     "controllers.scheduler": Folder(

@@ -124,7 +124,10 @@ class ControllerSet:
                 context, dependencies.providers, dependencies.mint_token, dependencies.endpoint
             ).loop(),
             SupplyStatusController(
-                context, dependencies.adapters, lambda: dependencies.pricing_tables().book
+                context,
+                dependencies.adapters,
+                lambda: dependencies.pricing_tables().book,
+                notify=webhooks.enqueue,
             ).loop(),
             LedgerUpkeepController(context, lambda: dependencies.pricing_tables().book).loop(),
             ServiceStatusController(context).loop(),

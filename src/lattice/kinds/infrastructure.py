@@ -33,6 +33,7 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.overflow import Overflow
+from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
@@ -199,6 +200,13 @@ class CloudSpec(Part):
         dict[str, CloudRegion],
         Meta(description="Regions that services may use, by the provider's name of the region."),
     ] = {}
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
@@ -296,6 +304,8 @@ class CloudInfrastructure(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec, "spec")
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         if self.spec.budget:
@@ -452,6 +462,13 @@ class StaticSpec(Part):
     overflow: (
         Annotated[Overflow, Meta(description="The cloud that takes services when the site is full.")] | None
     ) = None
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
 
 class CountUse(Part):
@@ -534,6 +551,8 @@ class StaticInfrastructure(Kind):
             path = "spec.reservation.reserved.memory"
             wrong += quantity_problems(path, reservation.reserved.memory, parse_bytes)
         yield from wrong
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         models = Counter(accelerator.type for accelerator in self.spec.capacity.accelerators)

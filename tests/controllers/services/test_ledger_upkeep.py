@@ -180,7 +180,11 @@ async def test_refused_purchase_is_recorded_until_it_succeeds() -> None:
         await fleet.converge()
         assert sum(fleet.placed().values()) == 1
         (refusal,) = ledger_of(fleet).status.refused
-        assert (refusal.service, refusal.rule, refusal.need_micros) == ("default/api", "CalendarMonth", 100_000)
+        assert (refusal.service, refusal.rule, refusal.need_micros) == (
+            "default/api",
+            "CalendarMonth",
+            100_000,
+        )
         # 31 days of two machines.
         assert refusal.limit_needed_micros == 148_800_000
         revision = await fleet.store.revision()

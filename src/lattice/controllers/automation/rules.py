@@ -257,8 +257,4 @@ class AutomationController:
             }
             for action in rule.spec.actions:
                 if action.webhook:
-                    self.webhook_queue.enqueue(
-                        WebhookCall(
-                            rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000
-                        )
-                    )
+                    self.webhook_queue.enqueue(WebhookCall(rule, firing.object, action.webhook, body))

@@ -24,6 +24,8 @@ from lattice.placement.model.supply import cloud_account, overflow_account, pool
 from lattice.placement.model.world import World
 from lattice.placement.status.fleet_status import budget_share
 
+# The reason of BudgetExceeded while only budgets of regions are exceeded.
+REGION_EXCEEDED = "RegionExceeded"
 BudgetOwner = LatticePool | CloudInfrastructure | StaticInfrastructure
 
 
@@ -70,12 +72,12 @@ def budget_conditions(supplier: BudgetOwner, verdicts: Mapping[str, BudgetVerdic
     # A region's budget nests in the budget of its cloud: both hold.
     exceeded = {region: verdict for region, verdict in verdicts.items() if verdict.is_exceeded}
     shown = exceeded or {region: verdict for region, verdict in verdicts.items() if not region} or verdicts
-    first = next(iter(shown.values()))
+    region, first = next(iter(shown.items()))
     conditions = [
         Condition(
             type=BUDGET_CONDITION,
             status="True" if exceeded else "False",
-            reason=first.reason,
+            reason=REGION_EXCEEDED if exceeded and region else first.reason,
             message="; ".join(_with_region(region, verdict.message) for region, verdict in shown.items()),
         )
     ]

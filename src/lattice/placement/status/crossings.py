@@ -16,8 +16,9 @@ from lattice.kinds.infrastructure import (
     RegionBudget,
 )
 from lattice.kinds.meta.base import Status
-from lattice.kinds.meta.conditions import find_condition, is_true
+from lattice.kinds.meta.conditions import find_condition
 from lattice.placement.inputs.ledger_math import BudgetState
+from lattice.placement.status.budget_conditions import REGION_EXCEEDED
 
 CROSSING_CONDITIONS = (ALERT_CONDITION, BUDGET_CONDITION, PRESSURE_CONDITION)
 # Appended to the reason of a crossing back to normal.
@@ -48,11 +49,18 @@ def find_crossings(before: Status, after: Status) -> Iterator[Crossing]:
     """Yield the crossings between two versions of the status, those of the object before those of its regions."""
     for kind in CROSSING_CONDITIONS:
         current = find_condition(after.conditions, kind)
-        was_true, holds = is_true(before.conditions, kind), is_true(after.conditions, kind)
-        if was_true != holds:
-            yield Crossing(kind, holds, current.message if current is not None else "no limit")
+        was_beyond, is_beyond = _is_beyond(before, kind), _is_beyond(after, kind)
+        if was_beyond != is_beyond:
+            yield Crossing(kind, is_beyond, current.message if current is not None else "no limit")
     if isinstance(before, CloudStatus) and isinstance(after, CloudStatus):
         yield from _region_crossings(before.region_budgets, after.region_budgets)
+
+
+def _is_beyond(status: Status, kind: str) -> bool:
+    """Report whether the object itself is beyond the threshold. A budget that is exceeded in regions only is a
+    crossing of the regions."""
+    condition = find_condition(status.conditions, kind)
+    return condition is not None and condition.status == "True" and condition.reason != REGION_EXCEEDED
 
 
 def _region_crossings(
