@@ -56,7 +56,7 @@ def test_exhausted_budget_is_marked_with_shortfall() -> None:
     lines = plan_lines(planned(a_pool(budget=200), 1), TableRenderer())
     (row,) = (line for line in lines if "latticepool/p1 " in line and "hard" in line)
     assert row.startswith("! ")
-    assert row.endswith("$0.077777")
+    assert row.endswith("$0.0778")
     assert USED_UP in lines
 
 

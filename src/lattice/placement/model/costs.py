@@ -97,6 +97,19 @@ def placed_costs(fleet: Fleet, service: str) -> dict[tuple[str, str, str], int]:
     return dict(sorted(costs.items()))
 
 
+def unpriced_groups(fleet: Fleet, service: str) -> set[tuple[str, str, str]]:
+    """Offer, cluster and class of the machines of unknown price that the service uses."""
+    machines, groups = fleet.machines, set()
+    for assignment in fleet.assignments.get(service, ()):
+        machine_type, cluster = (
+            machines.machine_type[assignment.machine],
+            machines.cluster[assignment.machine],
+        )
+        if not machine_type.is_priced:
+            groups.add((fleet.offers[cluster.offer_row].name, cluster.name, machine_type.name))
+    return groups
+
+
 def service_cost(fleet: Fleet, service: str) -> int:
     """Micro-dollars per hour of one service, in total."""
     return sum(share for _, share in _shares(fleet, service))

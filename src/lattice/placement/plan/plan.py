@@ -169,6 +169,13 @@ class FleetState:
         return (*parts, *self.orphaned.cost_parts)
 
     @cached_property
+    def unpriced_services(self) -> frozenset[str]:
+        """The services that use machines of unknown price."""
+        if all(line.is_priced for line in self.bill.lines):
+            return frozenset()
+        return frozenset(part.service for part in self.cost_parts if not part.machine.is_priced)
+
+    @cached_property
     def offer_rates(self) -> dict[str, int]:
         """Micro-dollars per hour by offer, sorted by name; offers that cost nothing are left out."""
         return {name: rate for name, rate in sorted(self.bill.offer_rates.items()) if rate}

@@ -88,7 +88,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "isEmpty": plan.is_empty,
         "isFeasible": plan.is_feasible,
         "declared": [_manifest_change(change) for change in plan.manifest_changes],
-        "services": [_service(service, after) for service in plan.services],
+        "services": [_service(service, before, after) for service in plan.services],
         "clusters": [
             {
                 "mark": cluster.mark,
@@ -97,6 +97,9 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
                 "before": dict(sorted(cluster.nodes_before.items())),
                 "after": dict(sorted(cluster.nodes_after.items())),
                 "cost": rate_change_document(_bill_of(cluster.name, before), _bill_of(cluster.name, after)),
+                "isPriced": not any(
+                    state.bill.unpriced_clusters.get(cluster.name) for state in (before, after)
+                ),
             }
             for cluster in plan.clusters
         ],
@@ -155,12 +158,13 @@ def _overhead(state: FleetState) -> int:
     return state.bill.total - sum(state.service_rates.values())
 
 
-def _service(change: ServiceChange, after: FleetState) -> Document:
+def _service(change: ServiceChange, before: FleetState, after: FleetState) -> Document:
     demand = after.world.demands.get(change.name)
     return {
         "mark": change.mark,
         "name": change.name,
         "isPlaced": change.is_placed,
+        "isPriced": change.name not in before.unpriced_services | after.unpriced_services,
         "replicas": demand.replicas if demand else 0,
         "before": place_documents(change.placed_before),
         "after": place_documents(change.placed_after),

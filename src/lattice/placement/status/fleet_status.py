@@ -56,7 +56,7 @@ from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.bill import Bill
 from lattice.placement.inputs.ledger_math import BudgetStatus, rate_per_30_days
-from lattice.placement.model.costs import fleet_bill, placed_costs
+from lattice.placement.model.costs import fleet_bill, placed_costs, unpriced_groups
 from lattice.placement.model.current_state import OVERFLOW_LABEL
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -82,6 +82,19 @@ def total_cost(micros: int) -> TotalCost:
     return TotalCost(hourly=dollar_amount(micros), projected30_day=dollar_amount(rate_per_30_days(micros)))
 
 
+def sum_of_costs(placements: Sequence[ServicePlacement]) -> TotalCost | None:
+    """Return the cost of all placements; None while the price of a machine of one of them is unknown."""
+    if any(placement.cost is None and placement.replicas for placement in placements):
+        return None
+    return total_cost(
+        sum(
+            dollars_to_micros(placement.cost.hourly)
+            for placement in placements
+            if placement.cost and placement.cost.hourly
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
     """The placement of a service with its verdict, reason and required infrastructure."""
@@ -100,20 +113,24 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
+    unpriced = unpriced_groups(fleet, name)
     placements = tuple(
         ServicePlacement(
             pool=pool,
             cluster=cluster,
             replicas=count,
             node=node_class,
-            cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
+            # Absent while the price is unknown.
+            cost=None
+            if (pool, cluster, node_class) in unpriced
+            else HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
         )
         for (pool, cluster, node_class), count in sorted(
             counts.items(), key=lambda entry: (-entry[1], entry[0])
         )
     )
     status = msgspec.structs.replace(
-        service.status, placements=placements, total_cost=total_cost(sum(costs.values()))
+        service.status, placements=placements, total_cost=sum_of_costs(placements)
     )
     if result is not None:
         status = msgspec.structs.replace(status, scheduler_decision=decision_of(result, fleet))
@@ -464,13 +481,7 @@ def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorklo
         replicas=len(replicas),
         health=Health(available=available, ready=ready),
         phase=phase,
-        total_cost=total_cost(
-            sum(
-                dollars_to_micros(placement.cost.hourly)
-                for placement in service.status.placements
-                if placement.cost and placement.cost.hourly
-            )
-        ),
+        total_cost=sum_of_costs(service.status.placements),
         observed_generation=service.metadata.generation,
         conditions=(_ready(service, placed, ready, failed),),
     )

@@ -217,7 +217,7 @@ def cluster_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "workloads": workloads[name],
                 "readyWorkloads": ready[name],
                 "hourlyMicros": None if unpriced else snapshot.bill.cluster_rates.get(name, 0),
-                "unpricedMachines": unpriced,
+                "isPriced": not unpriced,
                 "phase": cluster.status.phase,
                 **total.figures(),
             }
@@ -247,6 +247,7 @@ def node_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "workloads": workloads[name],
                 # None: the price is unknown. A machine that no ledger pays for costs 0.
                 "hourlyMicros": rates.get(name, 0),
+                "isPriced": rates.get(name, 0) is not None,
                 "disk": {
                     "used": _connected_usage(heartbeat).disk,
                     "of": node.status.allocatable.get("storage", 0),
@@ -305,6 +306,7 @@ def _service_row(service: LatticeService, used: ReplicaTotal, rate: int | None) 
         "memory": {"used": used.memory},
         # None: the price of one of its machines is unknown.
         "hourlyMicros": rate,
+        "isPriced": rate is not None,
         "phase": status.phase,
         "verdict": decision.verdict if decision else "",
     }

@@ -58,11 +58,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
         # Only purchases are checked: a limit that is lowered below the commitment, or a price that rises, takes
         # no machine away.
-        if (
-            _bought_rate(change.old, change.new) > 0
-            and pool is not None
-            and pool.spec.budget is not None
-        ):
+        if _bought_rate(change.old, change.new) > 0 and pool is not None and pool.spec.budget is not None:
             yield from _check_limit(
                 change.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000)
             )
