@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import msgspec
+import pytest
 from build.applied_plans import bind, observed_world, settle_fleet
 from build.service_world import RunningFleet, running_fleet
 from build.virtual import VirtualClock
@@ -199,6 +200,7 @@ def check_budget(row: dict[str, Any]) -> None:
         )
 
 
+@pytest.mark.timeout(3600 if LONG else 300)
 @EXAMPLES
 @given(world=worlds(), changed=changes)
 async def test_every_face_equals_the_recount(world: World, changed: list[tuple[str, str, Any]]) -> None:

@@ -22,7 +22,7 @@ from lattice.controllers.services.ledger_commit import (
 )
 from lattice.controllers.services.placement_writer import PlacementWriter
 from lattice.controllers.services.world_cache import WorldCache, is_spec_or_metadata_change
-from lattice.errors import NotFound
+from lattice.errors import Invalid, NotFound
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -188,8 +188,9 @@ class PlacementController:
         for update in updates:
             try:
                 result = await self._committer.commit_with_charges(Payment([], updates=[update]))
-            except NotFound:
-                # The budget was deleted since the decision, and has no ledger.
+            except (NotFound, Invalid):
+                # The budget was deleted since the decision and has no ledger, or an operator must restore the
+                # ledger from a backup.
                 continue
             if isinstance(result, CommittedPayment):
                 await ledgers.wait_for(result.revision)

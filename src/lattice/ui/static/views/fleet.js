@@ -49,7 +49,8 @@ function Totals({ of }) {
     { title: "Workloads", value: count(of.workloads) },
   ];
   if (of.hourly || of.unpriced) {
-    items.push({ title: "Cost", value: atLeast(of.hourly, of.unpriced, hourly), note: of.unpriced ? "a price is unknown" : monthly(of.hourly) });
+    const note = of.unpriced ? "a price is unknown" : monthly(of.hourly);
+    items.push({ title: "Cost", value: atLeast(of.hourly, of.unpriced, hourly), note });
   }
   return html`<${Figures} items=${items} />`;
 }
@@ -168,7 +169,8 @@ function sharedStart(names) {
 }
 
 function figuresOf(node) {
-  return { nodes: 1, ready: node.isReady ? 1 : 0, workloads: node.workloads, hourly: 0, unpriced: 0, cpu: { ...node.cpu }, memory: { ...node.memory } };
+  const figures = { nodes: 1, ready: node.isReady ? 1 : 0, workloads: node.workloads, cpu: { ...node.cpu }, memory: { ...node.memory } };
+  return { ...nothing(), ...figures };
 }
 
 function plus(total, part) {

@@ -102,7 +102,8 @@ function Budget({ each }) {
   // Red means that the limit refuses a purchase or is exceeded.
   const tone = each.isRefusing || each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
   const strict = each.isHard ? "hard" : "soft";
-  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}${each.rule ? ` by the ${each.rule}` : ""}, ${strict}`;
+  const rule = each.rule ? ` by the ${each.rule}` : "";
+  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}${rule}, ${strict}`;
   const text = `${money(each.spentMicros)} spent, ${money(each.projectedMicros)} projected; ${limit}`;
   const left = each.leftHourlyMicros == null ? "" : `; ${hourly(each.leftHourlyMicros)} left for more machines`;
   const held = `committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days`;
@@ -149,9 +150,10 @@ function costColumns(by) {
   const month = (row) => row.projected30DayMicros;
   const empty = { name: "empty", title: "Empty $/h", value: (row) => row.overhead.hourlyMicros, end: true, wide: true };
   const part = (row) => html`<${Bar} ratio=${row.shareMillionths / 1e6} text=${shareOf(row.shareMillionths)} label=${row.name} />`;
+  const rate = (row) => atLeast(row.hourlyMicros, row.unpricedMachines);
   return [
     { name: "name", title: what[0].toUpperCase() + what.slice(1), value: (row) => row.name },
-    { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: (row) => atLeast(row.hourlyMicros, row.unpricedMachines), end: true },
+    { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: rate, end: true },
     { name: "month", title: "30 days", value: month, cell: (row) => atLeast(month(row), row.unpricedMachines), end: true },
     { name: "share", title: "Share", value: (row) => row.shareMillionths, cell: part, end: true },
     ...(by === "pool" ? [{ ...empty, cell: (row) => money(row.overhead.hourlyMicros) }] : []),
