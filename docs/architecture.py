@@ -78,7 +78,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.greedy": Folder(
         "The placement algorithm: one service, all services, commit stages, scale-down, orphaned replicas.",
-        "kinds kinds.meta engine lifecycle placement.model placement.plugins.filters placement.plugins.scores",
+        "kinds kinds.meta engine lifecycle placement.inputs placement.model placement.plugins.filters placement.plugins.scores",
         VALUES,
     ),
     "placement.explain": Folder(

@@ -40,8 +40,8 @@ def _head(document: JsonObject, renderer: TableRenderer) -> list[str]:
         f"{format_cents(document['cost']['projected30DayMicros'])}/30d"
     )
     if not document.get("isPriced", True):
-        known = f"at least {cost}, " if document["cost"]["hourlyMicros"] else ""
-        cost = f"{known}the price of a node is unknown"
+        lower_bound = f"at least {cost}, " if document["cost"]["hourlyMicros"] else ""
+        cost = f"{lower_bound}the price of a node is unknown"
     now = f"now {format_placements(document['now'], renderer.wide)}" if document["now"] else "not placed yet"
     if document["isPlaced"]:
         now += f"; {cost}"

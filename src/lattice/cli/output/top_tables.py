@@ -57,6 +57,8 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
     for pool in rows:
         money = pool.get("budget") or {}
         limit = money.get("limitMicros")
+        # The mark of a limit that refuses a purchase now.
+        refusal = " refuses" if money.get("isRefusing") else ""
         drawn.append(
             [
                 pool["name"],
@@ -68,7 +70,7 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE
                 if limit is None
-                else f"{bars.bar(_used(money), MILLIONTHS)} of {_rounded_dollars(limit)}{_refusal(money)}",
+                else f"{bars.bar(_used(money), MILLIONTHS)} of {_rounded_dollars(limit)}{refusal}",
                 pool.get("phase") or NO_VALUE,
             ]
         )
@@ -180,11 +182,6 @@ def _used(budget: UsageRow) -> int:
         else MILLIONTHS
     )
     return int(budget.get("usedMillionths", projected))
-
-
-def _refusal(budget: UsageRow) -> str:
-    """A mark of a limit that refuses a purchase now."""
-    return " refuses" if budget.get("isRefusing") else ""
 
 
 def _cores(milli: int) -> str:

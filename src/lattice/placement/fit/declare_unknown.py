@@ -29,20 +29,20 @@ def state_latency(candidate: RejectedCandidate, requirement: Requirement, servic
     origin = candidate.offer.place
     target_row = min(set(fleet.replicas.offer_rows(service)), key=lambda row: fleet.offers[row].name)
     target = fleet.offers[target_row]
-    data_center, other = candidate.supply_object, target.place.name
+    data_center, remote_place = candidate.supply_object, target.place.name
     if not isinstance(data_center, StaticInfrastructure):
         data_center = candidate.world.objects.get(("StaticInfrastructure", "", target.owner))
-        other = origin.name
+        remote_place = origin.name
     latency = (origin.name, target.place.name, ms)
     if isinstance(data_center, StaticInfrastructure) and (target.is_static or candidate.offer.is_static):
 
         def rewrite(resource: Any) -> Any:
             network = resource.spec.network
-            stated = {**network.latency_to, other: f"{ms}ms"}
+            stated = {**network.latency_to, remote_place: f"{ms}ms"}
             return with_spec(resource, network=with_fields(network, latency_to=stated))
 
         name = data_center.metadata.name
-        sentence = f"declare latencyTo {other} in {name}: it is unknown, and at most {ms} ms fits"
+        sentence = f"declare latencyTo {remote_place} in {name}: it is unknown, and at most {ms} ms fits"
         path = "spec.network.latencyTo"
         change = change_at_path(data_center, "platform", path, sentence, rewrite)
         return single_change(replace(change, latency=latency))

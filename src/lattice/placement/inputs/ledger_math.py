@@ -468,12 +468,14 @@ def judge_budget(ledger: LatticeLedger, now: datetime, previous: str = "") -> Bu
         text += "; nothing is stopped, nothing more is bought" if ledger.spec.hard else "; the limit is soft"
     if refused:
         first = refused[0]
-        others = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        and_more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         needed = max(refusal.limit_needed_micros for refusal in refused)
+        # Rounded up: the limit must cover the purchase.
+        needed = -(-needed // CENT_MICROS) * CENT_MICROS
         text += (
-            f"; refused for {first.service}{others}: needs {format_per_hour(first.need_micros)}, the "
+            f"; refused for {first.service}{and_more}: needs {format_per_hour(first.need_micros)}, the "
             f"{BudgetRule(first.rule).words} leaves {format_per_hour(first.have_micros)}; a limit of "
-            f"{format_dollars(_round_up_to_cents(needed))} would do"
+            f"{format_dollars(needed)} would do"
         )
     if refused and not status.is_exceeded:
         return BudgetVerdict(status, True, "PurchaseRefused", text, refused)
@@ -488,10 +490,6 @@ def percent_text(utilisation: int | None) -> str:
         return "no limit"
     tenths = utilisation * 1000 // MICRO
     return f"{tenths // 10}.{tenths % 10} %" if tenths % 10 else f"{tenths // 10} %"
-
-
-def _round_up_to_cents(micros: int) -> int:
-    return -(-micros // CENT_MICROS) * CENT_MICROS
 
 
 def projected_month_cost(ledger: LatticeLedger, now: datetime) -> int:

@@ -28,6 +28,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import ObjectKey, World, object_key, placed_counts
+from lattice.placement.plan.budget_change import BudgetChange
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.status.fleet_status import PLACED, PlacementResult, fleet_digest, objects_to_write
@@ -261,56 +262,6 @@ class ClusterChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetChange:
-    """The use of one budget before and after the change, in micro-dollars per month: the spending projected to
-    the end of the month, and the use under the rule that binds."""
-
-    ledger: str
-    subject: str
-    limit: int
-    projected_before: int
-    projected_after: int
-    used_before: int
-    used_after: int
-    alert_millionths: int
-    hard: bool
-    # None: the budget had no limit before.
-    limit_before: int | None = None
-    # Micro-dollars per hour for additional machines after the change; None: the budget rejects no machine.
-    headroom: int | None = None
-    # Micro-dollars per hour of the cheapest machine with a known price that the budget pays for.
-    cheapest_machine_rate: int | None = None
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Report whether the budget rejects the next machine.
-
-        The headroom is a rate over 30 days, so a budget can be exhausted long before the projection of this
-        month reaches the limit.
-        """
-        return (
-            self.headroom is not None
-            and self.cheapest_machine_rate is not None
-            and self.headroom < self.cheapest_machine_rate
-        )
-
-    @property
-    def was_exceeded(self) -> bool:
-        return self.limit_before is not None and self.used_before > self.limit_before
-
-    @property
-    def was_alerting(self) -> bool:
-        return (
-            self.limit_before is not None
-            and self.used_before * MILLIONTHS >= self.limit_before * self.alert_millionths
-        )
-
-    def percent(self, used: int) -> int:
-        """Return the use in percent of the limit, rounded to the nearest integer."""
-        return (used * 200 + self.limit) // (2 * self.limit) if self.limit else 100
-
-
-@dataclass(frozen=True, slots=True)
 class MisplacedService:
     """A service in offers that its requirements exclude; `destination` is None if no other place fits."""
 
@@ -478,7 +429,7 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
         if budget.limit is None:
             continue
         previous = before.world.supply.budgets.get(name)
-        use_before, use_after = _budget_use(before, name), _budget_use(after, name)
+        use_before, use_after = (_budget_use(state, name) for state in (before, after))
         if use_before != use_after or previous is None or previous.limit != budget.limit:
             cap = after.fleet.ledgers.commit_cap(name)
             headroom = max(0, cap - after.fleet.ledgers.committed[name]) if cap < NO_LIMIT else None

@@ -13,8 +13,8 @@ from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.demand import Demand, service_source
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
+from lattice.placement.plan.budget_change import BudgetChange
 from lattice.placement.plan.plan import (
-    BudgetChange,
     FleetState,
     ManifestChange,
     PlacementKey,

@@ -22,18 +22,18 @@ def refused_purchases(
 ) -> RefusedPurchases:
     """Return the refusals of a decision: of placement, where nothing but the budget of an offer rejects a replica,
     and of the commits that a ledger rejected, by service."""
-    found: dict[str, dict[str, Refusal]] = {}
+    by_ledger: dict[str, dict[str, Refusal]] = {}
     for name, placement in decided.placements.items():
         if placement.missing:
             for ledger, need in _over_budget(placement, decided.fleet):
                 refusal = _refusal(decided.world, decided.fleet, ledger, name, need)
-                smallest = found.setdefault(ledger, {}).setdefault(name, refusal)
+                smallest = by_ledger.setdefault(ledger, {}).setdefault(name, refusal)
                 if refusal.need_micros < smallest.need_micros:
-                    found[ledger][name] = refusal
+                    by_ledger[ledger][name] = refusal
     at = format_timestamp(decided.world.budget_time)
     for name, rejected in rejections.items():
         for rejection in rejected:
-            found.setdefault(rejection.ledger, {})[name] = Refusal(
+            by_ledger.setdefault(rejection.ledger, {})[name] = Refusal(
                 service=name,
                 rule=rejection.rule.value,
                 need_micros=rejection.need,
@@ -41,7 +41,7 @@ def refused_purchases(
                 limit_needed_micros=rejection.limit + rejection.raise_by,
                 at=at,
             )
-    return {ledger: tuple(by_service.values()) for ledger, by_service in found.items()}
+    return {ledger: tuple(by_service.values()) for ledger, by_service in by_ledger.items()}
 
 
 def changed_refusals(
@@ -66,9 +66,9 @@ def _over_budget(placement: Placement, fleet: Fleet) -> Iterator[tuple[str, int]
     for reason, rejected in failed.reasons.items():
         if not isinstance(reason, OverBudget):
             continue
-        others = [mask for other, mask in failed.reasons.items() if other is not reason]
+        other_masks = [mask for candidate, mask in failed.reasons.items() if candidate is not reason]
         for row in rejected.nonzero()[0]:
-            if not any(mask[row] for mask in others):
+            if not any(mask[row] for mask in other_masks):
                 yield from exceeding_ledgers(reason.ask, fleet, int(row))
 
 
