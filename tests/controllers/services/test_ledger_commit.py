@@ -303,7 +303,7 @@ async def test_first_machine_creates_ledger() -> None:
     assert (found.status.phase, found.status.message) == (
         "Ok",
         (
-            "$0.576/h; $0.00 spent until 2026-11-15 12:00 UTC, $214.272 projected in 2026-11; $10,000.00/30d, "
+            "$0.576/h; $0.00 spent until 2026-11-15 12:00 UTC, $214.27 projected in 2026-11; $10,000.00/30d, "
             "4.1 % used by the 30-day run rate"
         ),
     )

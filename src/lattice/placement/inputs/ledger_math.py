@@ -27,6 +27,7 @@ from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.quantity import (
     CENT_MICROS,
     MICRO,
+    format_cents,
     format_dollars,
     format_per_hour,
     format_per_month,
@@ -510,8 +511,8 @@ def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
     status = ledger.status
     current = budget_status(ledger, parse_timestamp(status.as_of), previous=status.phase)
     limit = "no limit" if current.limit is None else format_per_month(current.limit)
-    spent = f"{format_dollars(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
-    rate, projected = format_per_hour(status.committed_micros), format_dollars(current.projected)
+    spent = f"{format_cents(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
+    rate, projected = format_per_hour(status.committed_micros), format_cents(current.projected)
     message = f"{rate}; {spent}, {projected} projected in {status.month}; {limit}"
     if current.limit is not None:
         message += f", {percent_text(current.utilisation)} used by the {current.rule.words}"
