@@ -83,7 +83,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.greedy": Folder(
         "The placement algorithm: one service, all services, commit stages, scale-down, orphaned replicas.",
-        "kinds kinds.meta engine lifecycle placement.model placement.plugins.filters placement.plugins.scores",
+        "kinds kinds.meta engine lifecycle placement.inputs placement.model placement.plugins.filters placement.plugins.scores",
         VALUES,
     ),
     "placement.explain": Folder(
@@ -98,7 +98,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plan": Folder(
         "What a change of manifests or a lost pool does to the fleet: plan and what-if.",
-        "kinds kinds.meta lifecycle placement.greedy placement.model placement.plugins.filters placement.status",
+        "kinds kinds.meta lifecycle placement.greedy placement.inputs placement.model placement.plugins.filters placement.status",
         VALUES,
     ),
     "placement.fit": Folder(
@@ -189,7 +189,7 @@ MAP: dict[str, Folder] = {
     "controllers.services": Folder(
         "Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.",
         "kinds kinds.meta clock metrics diagnosis lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
-        " controllers.garbage controllers.runtime",
+        " controllers.automation controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
     ),
     "controllers.scheduler": Folder(

@@ -67,7 +67,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "optimise": Entry(
             "lattice.cli.commands.optimise:optimise", "Show moves that would make the fleet cheaper."
         ),
-        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service or label."),
+        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service, node or label."),
         "simulate": Entry(
             "lattice.cli.commands.simulate:simulate", "Schedule workloads offline and explain the decisions."
         ),

@@ -20,6 +20,7 @@ from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
 from lattice.controllers.services.clusters import ClusterController, TokenMinter
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
+from lattice.controllers.services.ledger_upkeep import LedgerUpkeepController
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
@@ -126,8 +127,12 @@ class ControllerSet:
                 context, dependencies.providers, dependencies.mint_token, dependencies.endpoint
             ).loop(),
             SupplyStatusController(
-                context, dependencies.adapters, lambda: dependencies.pricing_tables().book
+                context,
+                dependencies.adapters,
+                lambda: dependencies.pricing_tables().book,
+                notify=webhooks.enqueue,
             ).loop(),
+            LedgerUpkeepController(context, lambda: dependencies.pricing_tables().book).loop(),
             ServiceStatusController(context).loop(),
             AgreementController(context).loop(),
             webhooks.loop(),

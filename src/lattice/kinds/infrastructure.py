@@ -34,12 +34,14 @@ from lattice.kinds.meta.selector import label_problems, label_value_problem, sub
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.node_class import OBSERVED_BY_OFFER, ObservedMachine
 from lattice.kinds.overflow import Overflow
+from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
 # Conditions of clouds, data centers and pools.
 BUDGET_CONDITION = "BudgetExceeded"
+ALERT_CONDITION = "BudgetAlert"
 PRESSURE_CONDITION = "CapacityPressure"
 CREDENTIALS_CONDITION = "CredentialsValid"
 DEGRADED_CONDITION = "Degraded"
@@ -199,6 +201,13 @@ class CloudSpec(Part):
         dict[str, CloudRegion],
         Meta(description="Regions that services may use, by the provider's name of the region."),
     ] = {}
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
@@ -240,11 +249,28 @@ class CloudClusters(Part):
     by_region: Annotated[dict[str, int], Meta(description="Number by region.")] = {}
 
 
+class RegionBudget(Part):
+    """Use of the budget of one region."""
+
+    phase: Annotated[str, Meta(description="Ok, Alert (at the alert threshold) or Exceeded.")] = ""
+    utilization_percent: (
+        Annotated[
+            Amount,
+            Meta(description="Use as a share of the limit under the rule that binds, 0.82 for 82 percent."),
+        ]
+        | None
+    ) = None
+    message: Annotated[str, Meta(description="Rule that binds, amounts, and refused purchases.")] = ""
+
+
 class CloudStatus(Status):
     """Current spending and clusters."""
 
     current_spend: Annotated[CloudSpend, Meta(description="Spending in this calendar month.")] | None = None
     clusters: Annotated[CloudClusters, Meta(description="Number of clusters.")] | None = None
+    region_budgets: Annotated[
+        dict[str, RegionBudget], Meta(description="Use of the budgets of regions that have a limit.")
+    ] = {}
     next_cluster_sequence: Annotated[
         dict[str, int], Meta(description="Number of the next cluster, by region; never reused.")
     ] = {}
@@ -279,6 +305,8 @@ class CloudInfrastructure(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec, "spec")
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         if self.spec.budget:
@@ -435,6 +463,13 @@ class StaticSpec(Part):
     overflow: (
         Annotated[Overflow, Meta(description="The cloud that takes services when the site is full.")] | None
     ) = None
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
 
 class CountUse(Part):
@@ -527,6 +562,8 @@ class StaticInfrastructure(Kind):
             path = "spec.reservation.reserved.memory"
             wrong += quantity_problems(path, reservation.reserved.memory, parse_bytes)
         yield from wrong
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         models = Counter(accelerator.type for accelerator in self.spec.capacity.accelerators)

@@ -19,6 +19,7 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths. Do not import
 # DEFAULT_ALERT_MILLIONTHS of infrastructure.py instead. It is the default of LedgerSpec.alert_millionths, and
@@ -162,6 +163,14 @@ class PoolSpec(Part):
         ),
     ] = {}
 
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
+
     def label_values(self, key: str) -> tuple[str, ...]:
         value = self.labels.get(key, ())
         return (value,) if isinstance(value, str) else tuple(value)
@@ -212,7 +221,15 @@ class PoolSpending(Part):
         | None
     ) = None
     utilization_percent: (
-        Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")]
+        Annotated[
+            Amount,
+            Meta(
+                description=(
+                    "Use as a share of the budget under the rule that binds, 0.82 for 82 percent: 30 days at the "
+                    "current rate, or the projected cost of the month, whichever is larger."
+                )
+            ),
+        ]
         | None
     ) = None
 
@@ -271,6 +288,8 @@ class LatticePool(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         # Only the name needs a check: the credentials of all pools are in one namespace (decision 0022).
         if login := self.spec.provider.credentials:
             yield from secret_name_problems("spec.provider.credentials.secretRef", login.secret_ref)

@@ -37,8 +37,8 @@ def why(sources: FleetInputs, word: str, pool: str, form: output.OutputFormat) -
 
     The second part explains the placement. Lattice takes the replicas of the service out of the present fleet
     and places them again, as if the service were new. If replicas are missing, the output may explain only
-    these. The output lists the chosen pool and the alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists
-    the reasons, with need, have and missing.
+    these. The output lists the chosen pool and the alternatives, with every score from 0 to 100 and its weight.
+    For each rejected pool it lists the reasons, with need, have and missing.
 
     \b
     Examples:

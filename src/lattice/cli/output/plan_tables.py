@@ -5,7 +5,7 @@ from typing import Any
 
 from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
-from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, pluralize
+from lattice.kinds.meta.quantity import MILLIONTHS, format_cents, format_dollars, format_hourly, pluralize
 
 # Limits without `-o wide`: fields per object, and characters of a value.
 MAX_FIELDS = 5
@@ -84,6 +84,7 @@ def plan_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         _budgets(document, renderer),
         _would_move(document, renderer),
         unplaced_table(document["unplaced"], renderer),
+        unknown_prices(document["prices"], renderer),
         renderer.bullets(document["risks"]),
         renderer.bullets([f"{finding['subject']}: {finding['message']}" for finding in document["findings"]]),
         data_sources(document, renderer),
@@ -109,9 +110,12 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
         if count:
             parts.append(f"{pluralize(count, 'service')} {word} placed{as_before}")
     total = document["total"]
-    before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
-    change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
-    cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h, unchanged"
+    before, after = (format_hourly(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
+    change = format_cents(total["change"]["projected30DayMicros"], signed=True)
+    is_changed = total["change"]["hourlyMicros"] != 0
+    cost = f"{before}/h → {after}/h ({change}/30d)" if is_changed else f"{after}/h, unchanged"
+    if unpriced := sum(line["machines"] for line in document["prices"].get("unpriced", ())):
+        cost += f", without {pluralize(unpriced, 'node')} of unknown price"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
     lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
     lines += renderer.bullets(list(_surge_notes(document)))
@@ -119,7 +123,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     if pending is None:
         return lines
     # The baseline of the plan differs from the machines that run now.
-    real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
+    real, late = format_hourly(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
     note = f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."
     return [*lines, *renderer.bullets([note])]
@@ -170,19 +174,25 @@ def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
         if not service["isPlaced"] and service["after"]:
             placed = sum(placement["replicas"] for placement in service["after"])
             text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
-        hourly = format_dollars(change["hourlyMicros"], signed=True)
-        rows.append([service["mark"], service["name"], text, hourly, _monthly_change(change)])
+        rows.append([service["mark"], service["name"], text, *change_cells(change, service)])
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
-        hourly = format_dollars(empty["hourlyMicros"], signed=True)
         # The row of empty nodes stays visible when the table is cut.
         rows = rows if renderer.wide else rows[:MAX_ROWS]
-        rows.append(["", "(empty nodes)", "", hourly, _monthly_change(empty)])
+        rows.append(["", "(empty nodes)", "", *change_cells(empty, {})])
     return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
 
 
+def change_cells(change: JsonObject, row: JsonObject) -> list[str]:
+    """The change per hour and in 30 days; `unknown`, or a lower bound, if the row has machines of unknown price."""
+    cells = [format_hourly(change["hourlyMicros"], signed=True), _monthly_change(change)]
+    if row.get("isPriced", True):
+        return cells
+    return [f"≥ {text}" for text in cells] if change["hourlyMicros"] else ["unknown", "unknown"]
+
+
 def _monthly_change(change: JsonObject) -> str:
-    return format_dollars(change["projected30DayMicros"], signed=True)
+    return format_cents(change["projected30DayMicros"], signed=True)
 
 
 def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> str:
@@ -208,7 +218,7 @@ def _clusters(document: JsonObject, renderer: TableRenderer) -> list[str]:
             cluster["name"],
             cluster["pool"],
             machine_changes(cluster),
-            format_dollars(cluster["cost"]["change"]["hourlyMicros"], signed=True),
+            change_cells(cluster["cost"]["change"], cluster)[0],
         ]
         for cluster in document["clusters"]
     ]
@@ -240,11 +250,11 @@ def _pools(document: JsonObject, renderer: TableRenderer) -> list[str]:
 
 
 def _cost_change_row(name: str, cost: JsonObject) -> list[str]:
-    hourly = [format_dollars(cost[when]["hourlyMicros"]) for when in ("before", "after")]
+    hourly = [format_hourly(cost[when]["hourlyMicros"]) for when in ("before", "after")]
     return [
         name,
         *hourly,
-        format_dollars(cost["change"]["hourlyMicros"], signed=True),
+        format_hourly(cost["change"]["hourlyMicros"], signed=True),
         _monthly_change(cost["change"]),
     ]
 
@@ -259,7 +269,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     ]
     rows = []
     for budget in shown:
-        before, after = (format_dollars(budget[name]["micros"]) for name in ("limitBefore", "limit"))
+        before, after = (format_cents(budget[name]["micros"]) for name in ("limitBefore", "limit"))
         is_alerting = budget["isUsedUp"] or budget["percentAfter"] >= budget["alertPercent"]
         rows.append(
             [
@@ -269,7 +279,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
                 f"{budget['percentBefore']} % → {budget['percentAfter']} %",
                 f"{budget['alertPercent']} %",
                 "hard" if budget["isHard"] else "soft",
-                format_dollars(budget["left"]["hourlyMicros"]) if budget["left"] else "",
+                format_hourly(budget["left"]["hourlyMicros"]) if budget["left"] else "",
             ]
         )
     table = renderer.table(
@@ -277,7 +287,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
             "",
             "BUDGET",
             "PER MONTH",
-            f"USED IN {document['month'] or '30 DAYS'}",
+            "USED",
             "ALERT AT",
             "LIMIT",
             "LEFT $/H",
@@ -287,25 +297,16 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     )
     return [
         *table,
-        *renderer.bullets(
-            [_exhausted_budget_note(budget, document["month"]) for budget in shown if budget["isUsedUp"]]
-        ),
+        *renderer.bullets([_exhausted_budget_note(budget) for budget in shown if budget["isUsedUp"]]),
     ]
 
 
-def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
-    """Note on a budget without headroom for one more machine.
-
-    With `month`, the USED column covers that calendar month; otherwise USED covers 30 days at the current
-    rate.
-    """
+def _exhausted_budget_note(budget: JsonObject) -> str:
+    """Note on a budget without headroom for one more machine."""
     need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
-    period_note = (
-        "; the limit applies to 30 days at the current rate, USED covers this calendar month" if month else ""
-    )
     return (
         f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
-        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
+        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h"
     )
 
 
@@ -391,7 +392,7 @@ def data_sources(document: JsonObject, renderer: TableRenderer) -> list[str]:
                 price["pool"],
                 price["class"],
                 f"{price['machines']}",
-                format_dollars(price["hourlyMicros"]),
+                format_hourly(price["hourlyMicros"]) if price.get("isPriced", True) else "unknown",
                 _dated(price),
             ]
             for price in prices["classes"]
@@ -417,7 +418,9 @@ def _latencies(latencies: Sequence[JsonObject], renderer: TableRenderer) -> list
                 latency["service"],
                 latency["dependency"],
                 f"{latency['from']} → {latency['to']}",
-                f"{'~' if latency['isEstimate'] else ''}{latency['ms']}",
+                "unknown"
+                if latency["ms"] is None
+                else f"{'~' if latency['isEstimate'] else ''}{latency['ms']}",
                 f"{latency['maxMs']}",
                 latency["source"],
             ]
@@ -469,7 +472,7 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         hidden = len(loss["leftWithout"]) - len(unplaced)
         names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
         after, change = loss["cost"]["after"], loss["cost"]["change"]
-        money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
+        money = [format_hourly(after["hourlyMicros"]), format_hourly(change["hourlyMicros"], signed=True)]
         mark = "!" if unplaced else ""
         rows.append([mark, loss["pool"], f"{len(loss['moved'])}", *money, names or "none"])
     table = renderer.table(
@@ -485,21 +488,21 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
 def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """The saving of the moves with the lower bound of the cost, then the plan of the moves."""
     gap = f"{document['gapMillionths'] / 10_000:.2f} %"
-    lowest = format_dollars(document["bound"]["hourlyMicros"])
+    lowest = format_hourly(document["bound"]["hourlyMicros"])
     bound = f"no placement costs less than {lowest}/h: the gap is at most {gap}"
     note = document["solver"]["note"]
     notes = [bound, *([note] if note else [])]
     if not document["moves"]:
-        cost = format_dollars(document["total"]["after"]["hourlyMicros"])
+        cost = format_hourly(document["total"]["after"]["hourlyMicros"])
         return [f"no move would pay for itself: {cost}/h", *notes]
-    saved = format_dollars(document["saving"]["projected30DayMicros"])
+    saved = format_cents(document["saving"]["projected30DayMicros"])
     saving = f"{pluralize(document['moves'], 'move')} would save {saved} in 30 days"
     return join_blocks([saving, *notes], plan_lines(document, renderer))
 
 
 def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    """Cost per row of the grouping with a total, the services that the total leaves out, and the price
-    sources."""
+    """Cost per row of the grouping with a total, the machines without replicas, the services that the total leaves
+    out, and the price sources."""
     by, total = document["by"], document["total"]
     rows = [_cost(row, by) for row in document["rows"]]
     if len(rows) > 1:
@@ -508,6 +511,7 @@ def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
             **total,
             "shareMillionths": MILLIONTHS if total["hourlyMicros"] else 0,
             "overhead": document["overhead"],
+            "unpricedMachines": document.get("unpricedMachines", 0),
         }
         # The total stays visible when the table is cut.
         rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
@@ -520,7 +524,40 @@ def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     nothing = "there are no costs" + (
         f" in namespace {document['namespace']}" if document["namespace"] else ""
     )
-    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, renderer))
+    return join_blocks(
+        table or [nothing],
+        [*_idle_machines(document), *unknown_prices(document["prices"], renderer)],
+        _uncounted_services(document),
+        data_sources(document, renderer),
+    )
+
+
+def _idle_machines(document: JsonObject) -> list[str]:
+    """Line about the machines that no replica uses, if some of them are being made or are leaving."""
+    # A server of an earlier version states the sum only.
+    rates = {
+        name: document.get(name, {}).get("hourlyMicros", 0) for name in ("empty", "beingMade", "leaving")
+    }
+    if not (rates["beingMade"] or rates["leaving"]):
+        return []
+    words = {"empty": "empty", "beingMade": "being made", "leaving": "leaving"}
+    parts = [f"{format_hourly(rate)}/h {words[name]}" for name, rate in rates.items() if rate]
+    return [f"nodes without replicas: {', '.join(parts)}"]
+
+
+def unknown_prices(prices: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Notes about the machines of unknown price: what they count with, and how to state the price."""
+    notes = []
+    for line in prices.get("unpriced", ()):
+        last = line["lastKnown"]
+        counted = (
+            f"counted with the last known {format_hourly(last['hourlyMicros'])}/h" if last else "not counted"
+        )
+        notes.append(
+            f"the price of {pluralize(line['machines'], 'node')} of class {line['class']} in {line['pool']} is "
+            f"unknown, {counted}: declare costPerHour of the class"
+        )
+    return renderer.bullets(notes)
 
 
 def _uncounted_services(document: JsonObject) -> list[str]:
@@ -551,8 +588,16 @@ def _truncated_list(words: Sequence[str]) -> str:
 def _cost(row: JsonObject, by: str) -> list[str]:
     cells = [
         row["name"],
-        format_dollars(row["hourlyMicros"]),
-        format_dollars(row["projected30DayMicros"]),
+        known_part(row, format_hourly(row["hourlyMicros"])),
+        known_part(row, format_cents(row["projected30DayMicros"])),
         f"{row['shareMillionths'] / 10_000:.1f} %",
     ]
-    return [*cells, format_dollars(row["overhead"]["hourlyMicros"])] if by == "pool" else cells
+    return [*cells, format_hourly(row["overhead"]["hourlyMicros"])] if by == "pool" else cells
+
+
+def known_part(row: JsonObject, amount: str) -> str:
+    """The amount, marked as a lower bound if machines of unknown price add to it; `unknown` if nothing else
+    does."""
+    if not row.get("unpricedMachines"):
+        return amount
+    return f"≥ {amount}" if row["hourlyMicros"] else "unknown"

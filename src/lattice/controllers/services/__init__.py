@@ -2,6 +2,7 @@
 
 Imported by: controllers controllers.nodes sim.planted_bugs.
 May import: errors kinds kinds.meta clock metrics diagnosis lifecycle placement.feed placement.greedy
-placement.inputs placement.model placement.status providers store controllers.garbage controllers.runtime.
+placement.inputs placement.model placement.status providers store controllers.automation
+controllers.garbage controllers.runtime.
 May touch: the store through controllers.runtime.context, providers.
 """

@@ -13,7 +13,13 @@ from typing import Any
 from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.services.ledger_commit import OverBudget
+from lattice.controllers.services.ledger_commit import (
+    CommittedPayment,
+    LedgerCommitter,
+    LedgerUpdate,
+    OverBudget,
+    Payment,
+)
 from lattice.controllers.services.observed_machines import ObservedMachineRecorder
 from lattice.controllers.services.placement_writer import PlacementWriter
 from lattice.controllers.services.world_cache import (
@@ -21,6 +27,7 @@ from lattice.controllers.services.world_cache import (
     WorldCache,
     is_spec_or_metadata_change,
 )
+from lattice.errors import Invalid, NotFound
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -44,6 +51,7 @@ from lattice.placement.status.placement_conditions import (
     decide_with_verdict,
     placement_status,
 )
+from lattice.placement.status.refused_purchases import changed_refusals, refused_purchases
 from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"
@@ -101,6 +109,9 @@ class PlacementController:
         self._world_cache = WorldCache(self.context, self.pricing_tables, self.adapters)
         self._writer = PlacementWriter(self.context)
         self._machine_recorder = ObservedMachineRecorder(self.context)
+        self._committer = LedgerCommitter(
+            self.context.store, self.context.clock, self.context.term, self.context.new_uid
+        )
         self._has_unplaced = self._has_unsettled = True
         self._last_duration_s = 0.0
         # The fleet that was compared last with a fresh plan, and the result.
@@ -160,6 +171,7 @@ class PlacementController:
             rejected |= dict.fromkeys(rejection.services, rejection.over_budget)
             await self._world_cache.catch_up()
         decided = outcome.decided
+        await self._record_refusals(decided, rejected)
         for name in decided.placements:
             decision = outcome.service_reports[name].status.scheduler_decision
             verdict = decision.verdict if decision else "Placed"
@@ -171,6 +183,29 @@ class PlacementController:
         if not self._has_unsettled:
             return None
         return Requeue(max(UNSETTLED_RECHECK_S, MIN_IDLE_RATIO * self._last_duration_s))
+
+    async def _record_refusals(self, decided: StagedDecision, rejected: Mapping[str, OverBudget]) -> None:
+        """Write the purchases that a hard limit refuses now into the ledgers, and remove those that are over."""
+        over_budget = {**rejected, **self._writer.rejected_replacements}
+        refused = refused_purchases(
+            decided, {name: rejection.rejections for name, rejection in over_budget.items()}
+        )
+        ledgers = self.context.cache(LatticeLedger)
+        stored = {ledger.metadata.name: ledger for ledger in ledgers.objects()}
+        updates = []
+        for name, refusals in changed_refusals(refused, stored.values(), decided.world):
+            ledger = stored.get(name)
+            account = ledger.spec.budget if ledger is not None else decided.world.supply.budgets[name].account
+            updates.append(LedgerUpdate(account, refusals=refusals))
+        for update in updates:
+            try:
+                result = await self._committer.commit_with_charges(Payment([], updates=[update]))
+            except (NotFound, Invalid):
+                # The budget was deleted since the decision and has no ledger, or an operator must restore the
+                # ledger from a backup.
+                continue
+            if isinstance(result, CommittedPayment):
+                await ledgers.wait_for(result.revision)
 
     async def _decide(self, rejected: Mapping[str, OverBudget]) -> PlacementOutcome:
         context = self.context

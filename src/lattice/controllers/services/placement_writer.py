@@ -85,6 +85,8 @@ class PlacementWriter:
         self._recorder = context.recorder("services")
         # Node groups with an unpaid machine whose charge a ledger rejected in the last write.
         self.over_budget_groups: frozenset[NodeGroupKey] = frozenset()
+        # The rejections of unpaid machines in the last write, by latticecluster/NAME.
+        self.rejected_replacements: dict[str, OverBudget] = {}
 
     async def write(
         self, decided: StagedDecision, statuses: Mapping[str, PlacementStatus]
@@ -352,6 +354,7 @@ class PlacementWriter:
         for name, node_class in decided.paid_in_advance:
             classes_by_cluster.setdefault(name, []).append(node_class)
         self.over_budget_groups = frozenset()
+        self.rejected_replacements = {}
         for existing in self._clusters.objects():
             name = existing.metadata.name
             cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
@@ -379,6 +382,7 @@ class PlacementWriter:
             result = await self._ledger_committer.commit_with_charges(Payment(writes, charges, checks=checks))
             if isinstance(result, OverBudget):
                 self.over_budget_groups |= {(name, charge.lot.node_class) for charge in charges}
+                self.rejected_replacements[f"latticecluster/{name}"] = result
             else:
                 await self._wait_for_caches(result.revision)
 

@@ -188,6 +188,23 @@ def without_amounts(text: str) -> str:
     return _AMOUNTS.sub("#", text)
 
 
+def format_hourly(micros: int, *, signed: bool = False) -> str:
+    """Format a rate per hour for tables and summaries, with 2 to 4 decimals: $0.20, $0.192, $0.0167; a rate below
+    a tenth of a cent keeps all its digits: $0.000833."""
+    step = 1 if abs(micros) < CENT_MICROS // 10 else 100
+    rounded = (abs(micros) + step // 2) // step * step
+    return format_dollars(-rounded if micros < 0 else rounded, signed=signed)
+
+
+def format_cents(micros: int, *, signed: bool = False) -> str:
+    """Format an amount for tables and summaries, rounded to cents: $8.74; an amount that rounds to nothing is
+    <$0.01."""
+    rounded = round_to_cents(abs(micros))
+    if micros and not rounded:
+        return "<$0.01"
+    return format_dollars(-rounded if micros < 0 else rounded, signed=signed)
+
+
 def pluralize(count: int, noun: str) -> str:
     """Return the count with its noun: 1 replica, 2 replicas, 2 classes."""
     plural = "es" if noun.endswith("s") else "s"

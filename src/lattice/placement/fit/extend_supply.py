@@ -9,6 +9,7 @@ from lattice.engine.plugin import Reason
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.placement.explain.required_infrastructure import machine_class, required_for
+from lattice.placement.fit.declare_unknown import state_latency
 from lattice.placement.fit.join_machines import join_options
 from lattice.placement.fit.raise_limits import budget_options, capacity_options, price_options
 from lattice.placement.model.demand import Requirement
@@ -29,6 +30,7 @@ from lattice.placement.model.world import object_key
 from lattice.placement.plugins.filters.available import MachinesDiffer, ReplicaTooLarge
 from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
+from lattice.placement.plugins.filters.latency import LatencyExceeded
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.plugins.rejection_reasons import MissingProperty, format_amount
 
@@ -60,6 +62,8 @@ def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOptio
             return _bigger_class(candidate)
         case OverflowClosed(static=data_center):
             return _open_overflow(candidate, data_center)
+        case LatencyExceeded(requirement=requirement, service=service, is_unknown=True):
+            return [state_latency(candidate, requirement, service)]
     return []
 
 

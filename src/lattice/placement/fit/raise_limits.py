@@ -383,7 +383,10 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     def build(strength: int) -> ObjectChange:
         # A stronger option states a lower price.
         micros = max_rate + 1 - strength
-        sentence = f"set a price of at most {format_per_hour(micros)} for class {names[0]} on {provider}"
+        sentence = (
+            f"declare costPerHour.{provider} of class {names[0]}: its price is unknown, and the limit allows at "
+            f"most {format_per_hour(micros)}"
+        )
         return change_at_path(
             node_class,
             "platform",

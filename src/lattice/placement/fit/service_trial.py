@@ -180,7 +180,11 @@ class ServiceTrial:
         offers, budgets = self._supply(changed_objects)
         # Changes add no offer here: every compiled offer replaces a row that the fleet has.
         # All trials share one fleet, so every exit must restore the fleet.
-        with self.fleet.with_supply(offers, budgets):
+        latencies = self.fleet.latencies
+        for change in changes:
+            if change.latency is not None:
+                latencies = latencies.with_declared(*change.latency)
+        with self.fleet.with_supply(offers, budgets), self.fleet.with_latencies(latencies):
             yield WhatIfScope(self, changed_objects)
 
     def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:

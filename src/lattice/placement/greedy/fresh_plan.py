@@ -15,8 +15,8 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.place_all import place_all
-from lattice.placement.model.costs import fleet_costs, run_rate
-from lattice.placement.model.current_state import BARE_WORKLOAD_PREFIX
+from lattice.placement.inputs.bill import BARE_WORKLOAD_PREFIX
+from lattice.placement.model.costs import fleet_bill, fleet_costs
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import with_fields
@@ -50,7 +50,7 @@ def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     fresh_world = _without_machines(world)
     fresh = fresh_world.build_fleet()
     place_all(fresh_world.demands.values(), fresh)
-    rates = (sum(run_rate(fleet).values()), sum(run_rate(fresh).values()))
+    rates = (fleet_bill(fleet).total, fleet_bill(fresh).total)
     is_as_complete = all(
         fresh.replicas.count(name) >= min(fleet.replicas.count(name), demand.replicas)
         for name, demand in fresh_world.demands.items()

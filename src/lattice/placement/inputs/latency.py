@@ -5,7 +5,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from functools import cache
 
@@ -117,6 +117,11 @@ class Latencies:
             if ms is not None:
                 return Rtt(ms, self.source)
         return _estimate_rtt(a, b)
+
+    def with_declared(self, a: str, b: str, ms: int) -> "Latencies":
+        """The latencies with one more declaration, of offer `a` about offer `b`."""
+        declared = {**self.declared, a: {**self.declared.get(a, {}), b: ms}}
+        return replace(self, declared=declared)
 
     def matrix(self, places: Sequence[Place]) -> NDArray[np.int64]:
         """Milliseconds from every place (row) to every place (column); UNKNOWN_RTT_MS where `between` returns

@@ -17,6 +17,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_existing, is_terminating
+from lattice.placement.inputs.bill import BARE_WORKLOAD_PREFIX
 from lattice.placement.inputs.joined_machines import JoinedMachine
 from lattice.placement.inputs.observed_machines import MachineReport, machine_report
 from lattice.placement.inputs.price_book import Price
@@ -28,9 +29,6 @@ from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
-# Prefix of the name under which the fleet lists a bare workload (a workload without a service) among
-# services.
-BARE_WORKLOAD_PREFIX = "workload/"
 # Prefix of the name under which the fleet lists a surge replica, which runs beside the placed replicas.
 SURGE_PREFIX = f"{BARE_WORKLOAD_PREFIX}surge:"
 # A node class, and what nodes of the class report; None before a node reports.
@@ -45,12 +43,15 @@ class LedgerPrices:
     classes: NodeClasses
     # Micro-dollars per hour of every paid machine by cluster and class, the most expensive last.
     rates: dict[tuple[str, str], list[int]]
+    # The clusters and classes with machines of unknown price.
+    unpriced: set[tuple[str, str]] = field(default_factory=set)
 
     @staticmethod
     def of(objects: Iterable[Kind], classes: NodeClasses) -> "LedgerPrices":
         """Read the prices from the ledgers; nested budgets pay for the same machine, so the first ledger with
         the cluster counts."""
         rates: dict[tuple[str, str], list[int]] = {}
+        unpriced: set[tuple[str, str]] = set()
         counted: set[str] = set()
         for ledger in sorted(of_kind(objects, LatticeLedger), key=lambda ledger: ledger.metadata.name):
             for cluster, lots in ledger.status.machines.items():
@@ -59,7 +60,9 @@ class LedgerPrices:
                 counted.add(cluster)
                 for lot in sorted(lots, key=lambda lot: lot.micros):
                     rates.setdefault((cluster, lot.node_class), []).extend([lot.micros] * lot.count)
-        return LedgerPrices(classes, rates)
+                    if lot.price_unknown:
+                        unpriced.add((cluster, lot.node_class))
+        return LedgerPrices(classes, rates, unpriced)
 
     def machine_type(self, offer: Offer, cluster: str, name: str) -> MachineType:
         """The machine type at the price of the ledger, else at the catalog price of the offer, which may be
@@ -71,13 +74,17 @@ class LedgerPrices:
         if not lots:
             return catalog_type
         micros = lots.pop()
-        return replace(catalog_type, rate=micros, price=Price(micros, "ledger"))
+        price = None if (cluster, name) in self.unpriced else Price(micros, "ledger")
+        return replace(catalog_type, rate=micros, price=price)
 
-    def next_rate(self, lot: tuple[str, str], provider: str, region: str) -> int:
-        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted; `lot` is
-        the cluster and the class."""
+    def next_price(self, lot: tuple[str, str], provider: str, region: str) -> tuple[int, bool]:
+        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted, and whether
+        the price is known; `lot` is the cluster and the class."""
         lots = self.rates.get(lot)
-        return lots.pop() if lots else self._catalog_type(lot[1], provider, region).rate
+        if lots:
+            return lots.pop(), lot not in self.unpriced
+        catalog_type = self._catalog_type(lot[1], provider, region)
+        return catalog_type.rate, catalog_type.is_priced
 
     def _catalog_type(self, name: str, provider: str, region: str) -> MachineType:
         return next(iter(self.classes.machine_types([name], provider, region)), MachineType(name, {}, 0))

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 
-from lattice.engine.table import Integers
-from lattice.placement.inputs.latency import Latencies
+from lattice.engine.table import Flags, Integers
+from lattice.placement.inputs.latency import UNKNOWN_RTT_MS, Latencies
 from lattice.placement.model.cluster_groups import ClusterGroups
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.inventory import ClusterInventory
@@ -102,6 +102,31 @@ class Fleet:
         """Milliseconds from every offer to the nearest offer of the given rows."""
         nearest: Integers = self._rtt_ms[:, rows].min(axis=1)
         return nearest
+
+    def has_unknown_rtt(self, rows: list[int]) -> Flags:
+        """The offers whose round trip to every offer of the given rows is unknown."""
+        unknown: Flags = self.ms_to_nearest(rows) >= UNKNOWN_RTT_MS
+        return unknown
+
+    @contextmanager
+    def with_latencies(self, latencies: Latencies) -> Iterator[None]:
+        """Replace the latencies inside the context, outside of the journal."""
+        previous = self.latencies
+        try:
+            self._replace_latencies(latencies)
+            yield
+        finally:
+            self._replace_latencies(previous)
+
+    def _replace_latencies(self, latencies: Latencies) -> None:
+        if latencies is self.latencies:
+            return
+        self.latencies = latencies
+        # The matrix is computed from the latencies on first use.
+        self.__dict__.pop("_rtt_ms", None)
+        for row in range(len(self.offers)):
+            self.table.touch_fixed(row)
+        self.table.scores.clear()
 
     def mark_lost(self, row: int) -> None:
         """Reject every replica for the offer, as if the offer were deleted."""

@@ -4,7 +4,7 @@ the snapshot."""
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
 
@@ -12,7 +12,7 @@ import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import MICROSECONDS_PER_HOUR, LatticeLedger, LedgerSpec
+from lattice.kinds.ledger import LatticeLedger, LedgerSpec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
@@ -20,16 +20,17 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, Remediation, service_key
-from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
 from lattice.placement.inputs.joined_machines import joined_machines
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.ledger_math import (
     UNLIMITED_HEADROOM,
+    BudgetStatus,
     accrue,
     budget_status,
-    headroom,
     open_ledger,
-    rate_per_30_days,
+    rate_cap,
     time_left_in_month,
 )
 from lattice.placement.inputs.price_book import PriceBook
@@ -81,6 +82,8 @@ DERIVED_VALUES = (
 # A world takes over the cached demands of the previous world only if these are at most about this many per
 # service.
 MAX_CACHED_DEMANDS_PER_SERVICE = 4
+# The beginning of a month of 30 days, for the budgets of a world without a time.
+NOMINAL_MONTH_START = datetime(2001, 4, 1, tzinfo=UTC)
 # kind, namespace, name
 ObjectKey = tuple[str, str, str]
 K = TypeVar("K", bound=Kind)
@@ -223,16 +226,8 @@ class World:
         now = self.now
         if now is None:
             return supply
-        ledgers = {ledger.metadata.name: ledger for ledger in self.of_kind(LatticeLedger)}
-        offers = {offer.name: offer for offer in supply.offers}
-        # Today's price of one machine in micro-dollars per hour, by cluster and class.
-        prices: dict[NodeGroupKey, int] = {}
-        for cluster in self.of_kind(LatticeCluster):
-            if cluster.spec.pool in offers:
-                for machine_type in offers[cluster.spec.pool].types:
-                    prices[cluster.metadata.name, machine_type.name] = machine_type.rate
         budgets = {
-            name: _with_spending(budget, ledgers.get(name), now, prices)
+            name: _with_spending(budget, self._ledgers_by_name.get(name), now)
             for name, budget in supply.budgets.items()
         }
         return replace(supply, budgets=budgets)
@@ -356,14 +351,46 @@ class World:
         assigner.assign_unbound()
         return fleet
 
-    def projected_spend(self, ledger: str, committed: int) -> int:
-        """Micro-dollars of this calendar month if `committed` micro-dollars per hour are paid from now on;
-        for a world without a time, of 30 days."""
-        budget = self.supply.budgets[ledger]
-        if self.now is None:
-            return rate_per_30_days(committed)
-        remaining_us = (budget.month_remaining or time_left_in_month(self.now)) // timedelta(microseconds=1)
-        return budget.spent_this_month + committed * remaining_us // MICROSECONDS_PER_HOUR
+    @cached_property
+    def recorded_bill(self) -> Bill | None:
+        """The bill of the machines that the ledgers record; None for a world without a record: files without
+        ledgers, and a planned layout."""
+        ledgers, clusters = self.of_kind(LatticeLedger), self.of_kind(LatticeCluster)
+        if self.now is None or self.layout is not EMPTY_LAYOUT or not (ledgers or not clusters):
+            return None
+        return recorded_bill(ledgers, clusters)
+
+    @property
+    def recorded_machines(self) -> RecordedMachines:
+        """The stored clusters, nodes and workloads, to split a recorded bill."""
+        return RecordedMachines(
+            {cluster.metadata.name: cluster for cluster in self.of_kind(LatticeCluster)},
+            self.of_kind(LatticeNode),
+            self.of_kind(LatticeWorkload),
+            {node_class.metadata.name: node_class for node_class in self.of_kind(LatticeNodeClass)},
+        )
+
+    def ledger_with_rate(self, ledger: str, committed: int) -> LatticeLedger:
+        """The ledger under the budget of now, with `committed` micro-dollars per hour from now on; for a world
+        without a time, at the beginning of a month of 30 days."""
+        budget, now = self.supply.budgets[ledger], self.budget_time
+        stored = self._ledgers_by_name.get(ledger) if self.now is not None else None
+        counted = accrue(open_ledger(_terms(budget), stored, now), now)
+        status = msgspec.structs.replace(counted.status, committed_micros=committed)
+        return msgspec.structs.replace(counted, status=status)
+
+    def budget_status(self, ledger: str, committed: int) -> BudgetStatus:
+        """The status of the budget if `committed` micro-dollars per hour are paid from now on."""
+        return budget_status(self.ledger_with_rate(ledger, committed), self.budget_time)
+
+    @property
+    def budget_time(self) -> datetime:
+        """The time of budgets: now, or the beginning of a month of 30 days for a world without a time."""
+        return self.now or NOMINAL_MONTH_START
+
+    @cached_property
+    def _ledgers_by_name(self) -> dict[str, LatticeLedger]:
+        return {ledger.metadata.name: ledger for ledger in self.of_kind(LatticeLedger)}
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -392,32 +419,24 @@ def object_key(kind: Kind) -> ObjectKey:
     return (kind.resource.kind, kind.metadata.namespace or "", kind.metadata.name)
 
 
-def _with_spending(
-    budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[NodeGroupKey, int]
-) -> Budget:
-    """The budget with the spending of the month and with the rate that the rest of the month allows.
-
-    The ledger charges a machine at the price of the day when it was bought; the fleet counts the machine at
-    today's price. The cap therefore is the headroom of the ledger plus the running machines at today's
-    prices, so that the headroom stays the same.
-    """
-    stated = LedgerSpec(
+def _terms(budget: Budget) -> LedgerSpec:
+    return LedgerSpec(
         budget=budget.account,
         limit_micros=budget.limit,
         hard=budget.is_hard,
         alert_millionths=budget.alert_millionths,
     )
-    counted = open_ledger(stated, ledger, now)
-    available = headroom(counted, now)
-    running = 0
-    for cluster, lots in counted.status.machines.items():
-        running += sum(lot.count * prices.get((cluster, lot.node_class), lot.micros) for lot in lots)
-    cap = NO_LIMIT if available >= UNLIMITED_HEADROOM else available + running
+
+
+def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime) -> Budget:
+    """The budget with the spending of the month and with the largest rate that the rest of the month allows."""
+    counted = open_ledger(_terms(budget), ledger, now)
+    cap = rate_cap(counted, now) if budget.is_hard else UNLIMITED_HEADROOM
     # The ledger may be accrued to a moment after `now` if the clock was set back.
     until = parse_timestamp(accrue(counted, now).status.as_of)
     return replace(
         budget,
-        commit_cap=cap,
+        commit_cap=NO_LIMIT if cap >= UNLIMITED_HEADROOM else cap,
         spent_this_month=budget_status(counted, now).spent,
         month_remaining=time_left_in_month(until),
     )

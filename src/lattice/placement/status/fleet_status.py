@@ -53,8 +53,9 @@ from lattice.lifecycle.service_health import ServiceHealth
 from lattice.placement.explain.blockers import at_failure
 from lattice.placement.greedy.machine_choice import class_counts, machine_counts
 from lattice.placement.greedy.place import Placement
-from lattice.placement.inputs.ledger_math import rate_per_30_days
-from lattice.placement.model.costs import placed_costs
+from lattice.placement.inputs.bill import Bill
+from lattice.placement.inputs.ledger_math import BudgetStatus, rate_per_30_days
+from lattice.placement.model.costs import fleet_bill, placed_costs, unpriced_groups
 from lattice.placement.model.current_state import OVERFLOW_LABEL
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -80,6 +81,19 @@ def total_cost(micros: int) -> TotalCost:
     return TotalCost(hourly=dollar_amount(micros), projected30_day=dollar_amount(rate_per_30_days(micros)))
 
 
+def sum_of_costs(placements: Sequence[ServicePlacement]) -> TotalCost | None:
+    """Return the cost of all placements; None while the price of a machine of one of them is unknown."""
+    if any(placement.cost is None and placement.replicas for placement in placements):
+        return None
+    return total_cost(
+        sum(
+            dollars_to_micros(placement.cost.hourly)
+            for placement in placements
+            if placement.cost and placement.cost.hourly
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
     """The placement of a service with its verdict, reason and required infrastructure."""
@@ -98,20 +112,24 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
+    unpriced = unpriced_groups(fleet, name)
     placements = tuple(
         ServicePlacement(
             pool=pool,
             cluster=cluster,
             replicas=count,
             node=node_class,
-            cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
+            # Absent while the price is unknown.
+            cost=None
+            if (pool, cluster, node_class) in unpriced
+            else HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
         )
         for (pool, cluster, node_class), count in sorted(
             counts.items(), key=lambda entry: (-entry[1], entry[0])
         )
     )
     status = msgspec.structs.replace(
-        service.status, placements=placements, total_cost=total_cost(sum(costs.values()))
+        service.status, placements=placements, total_cost=sum_of_costs(placements)
     )
     if result is not None:
         status = msgspec.structs.replace(status, scheduler_decision=decision_of(result, fleet))
@@ -253,9 +271,9 @@ def cluster_labels(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | No
     return {key: value for key, value in {**previous_labels, **labels}.items() if value}
 
 
-def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus) -> ClusterStatus:
-    """Return the status of the cluster with services, workloads, utilisation and cost from the fleet."""
-    rate = sum(fleet.machines.machine_type[machine].rate for machine in cluster.machines)
+def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus, bill: Bill) -> ClusterStatus:
+    """Return the status of the cluster with services, workloads and utilisation from the fleet, and the cost
+    from the bill."""
     replicas = sum(fleet.machines.replica_counts[machine].total() for machine in cluster.machines)
     return msgspec.structs.replace(
         previous,
@@ -265,8 +283,15 @@ def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus) -> C
             cores=_share(cluster.used["cpu"], cluster.size["cpu"]),
             memory=_share(cluster.used["memory"], cluster.size["memory"]),
         ),
-        cost=total_cost(rate),
+        cost=cluster_cost(cluster.name, bill),
     )
+
+
+def cluster_cost(cluster: str, bill: Bill) -> TotalCost | None:
+    """Return the cost of the cluster; None while the price of one of its machines is unknown."""
+    if bill.unpriced_clusters.get(cluster):
+        return None
+    return total_cost(bill.cluster_rates.get(cluster, 0))
 
 
 def _share(used: int, total: int) -> Decimal | None:
@@ -276,7 +301,7 @@ def _share(used: int, total: int) -> Decimal | None:
     return (Decimal(used) / total).quantize(FOUR_DECIMALS).normalize()
 
 
-def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
+def pool_status(pool: LatticePool, fleet: Fleet, world: World, bill: Bill) -> PoolStatus:
     """Return the status of the pool; allocated is the size of its machines, not the requests of replicas."""
     row = fleet.row(pool.metadata.name)
     allocated = {
@@ -287,8 +312,7 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
     budget = fleet.ledgers.budgets.get(ledger)
     pool_spending: PoolSpending | None = None
     if budget is not None and budget.limit is not None:
-        projected = projected_cost(ledger, fleet, world)
-        pool_spending = spending(budget.spent_this_month, projected, budget.limit)
+        pool_spending = spending(world.budget_status(ledger, bill.ledger_rates.get(ledger, 0)))
     return msgspec.structs.replace(
         pool.status,
         capacity=PoolUsage(
@@ -317,24 +341,25 @@ def _services_in(cluster: Cluster, fleet: Fleet) -> int:
     return len(services)
 
 
-def spending(spent: int, projected: int, limit: int) -> PoolSpending:
-    """Return the spending of a budget. `utilization_percent` is a fraction, not a percentage: a
-    projected cost of 8200 and a limit of 10000 give 0.82."""
+def spending(status: BudgetStatus) -> PoolSpending:
+    """Return the spending of a budget. `utilization_percent` is a fraction, not a percentage: a use of 8200 under
+    the rule that binds and a limit of 10000 give 0.82."""
     return PoolSpending(
-        current_month_cost=dollar_amount(spent),
-        projected_month_cost=dollar_amount(projected),
-        # A limit of zero counts as used up.
-        utilization_percent=_share(projected, limit) if limit else Decimal(1),
+        current_month_cost=dollar_amount(status.spent),
+        projected_month_cost=dollar_amount(status.projected),
+        utilization_percent=budget_share(status),
     )
 
 
-def projected_cost(ledger: str, fleet: Fleet, world: World) -> int:
-    """Return the projected spend of this calendar month in micro-dollars; if the world has no time, the cost
-    of 30 days."""
-    return world.projected_spend(ledger, fleet.ledgers.committed[ledger])
+def budget_share(status: BudgetStatus) -> Decimal | None:
+    """Return the use under the rule that binds as a fraction of the limit; None without a limit."""
+    if status.limit is None:
+        return None
+    # A limit of zero counts as used up.
+    return _share(status.used, status.limit) if status.limit else Decimal(1)
 
 
-def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> CloudStatus:
+def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World, bill: Bill) -> CloudStatus:
     """Return the status of the cloud: spend and clusters by region."""
     name = cloud.metadata.name
     rows = {region: fleet.row(f"{name}/{region}") for region in cloud.spec.regions}
@@ -350,7 +375,9 @@ def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> Clou
         current_spend=CloudSpend(
             monthly=dollar_amount(sum(spent.values())),
             by_region={region: dollar_amount(amount) for region, amount in spent.items()},
-            projected=dollar_amount(projected_cost(cloud_budget.name, fleet, world))
+            projected=dollar_amount(
+                world.budget_status(cloud_budget.name, bill.ledger_rates.get(cloud_budget.name, 0)).projected
+            )
             if cloud_budget
             else None,
         ),
@@ -405,6 +432,7 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
     """Return all objects that the controllers would write: clusters, and the status of services, pools and
     infrastructure."""
     objects: list[Kind] = []
+    bill = fleet_bill(fleet)
     for name in sorted(fleet.clusters):
         previous = world.objects.get((LatticeCluster.resource.kind, "", name))
         cluster = cluster_object(
@@ -412,7 +440,7 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
         )
         objects.append(
             msgspec.structs.replace(
-                cluster, status=cluster_status(fleet.clusters[name], fleet, cluster.status)
+                cluster, status=cluster_status(fleet.clusters[name], fleet, cluster.status, bill)
             )
         )
     for name, service in world.services.items():
@@ -421,9 +449,13 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
     for resource in world.objects.values():
         if isinstance(resource, LatticePool) and ("pool", resource.metadata.name) in offered:
-            objects.append(msgspec.structs.replace(resource, status=pool_status(resource, fleet, world)))
+            objects.append(
+                msgspec.structs.replace(resource, status=pool_status(resource, fleet, world, bill))
+            )
         elif isinstance(resource, CloudInfrastructure):
-            objects.append(msgspec.structs.replace(resource, status=cloud_status(resource, fleet, world)))
+            objects.append(
+                msgspec.structs.replace(resource, status=cloud_status(resource, fleet, world, bill))
+            )
         elif isinstance(resource, StaticInfrastructure) and ("static", resource.metadata.name) in offered:
             objects.append(msgspec.structs.replace(resource, status=static_status(resource, fleet)))
     return objects
@@ -449,13 +481,7 @@ def status_with_health(service: LatticeService, health: ServiceHealth, replicas:
             restarts=health.restarts,
         ),
         phase=health.phase,
-        total_cost=total_cost(
-            sum(
-                dollars_to_micros(placement.cost.hourly)
-                for placement in service.status.placements
-                if placement.cost and placement.cost.hourly
-            )
-        ),
+        total_cost=sum_of_costs(service.status.placements),
         observed_generation=service.metadata.generation,
         conditions=health.conditions(),
     )

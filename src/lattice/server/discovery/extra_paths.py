@@ -76,7 +76,7 @@ QUERY_PROPERTIES: Final[dict[str, dict[str, Schema]]] = {
     "fit": {"service": _SERVICE, **_SCENARIO_PROPERTIES},
     "whatif": {**_SCENARIO_PROPERTIES, "loseEach": boolean("Assume the loss of every pool in turn.")},
     "cost": {
-        "by": string("pool, service or label:KEY.", default="pool"),
+        "by": string("pool, service, node or label:KEY.", default="pool"),
         "inNamespace": string("Show only the cost of the services in this namespace."),
     },
     "optimise": {
@@ -95,7 +95,7 @@ QUERY_DESCRIPTIONS = {
     "why": "Explain the placement of a service and every rejected pool.",
     "fit": "List the smallest changes that would place a service.",
     "whatif": "Compute the moves and the cost after an event.",
-    "cost": "List the cost of the fleet by pool, service or label.",
+    "cost": "List the cost of the fleet by pool, service, node or label.",
     "optimise": "List the moves that would make the fleet cheaper.",
     APPLY_QUERY: "Apply the manifests of a plan, if the outcome still equals the plan.",
 }

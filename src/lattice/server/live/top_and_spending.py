@@ -13,6 +13,7 @@ from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
@@ -102,6 +103,7 @@ class UsageService:
             leader.cache(LatticeService).objects(),
             leader.cache(LatticeWorkload).objects(),
             leader.cache(LatticeLedger).objects(),
+            leader.cache(LatticeNodeClass).objects(),
             leader.presence.get,
         )
         head = {
