@@ -31,6 +31,8 @@ def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
                  {"cloud-r1-001": {"m": 2}, "cloud-r1-002": {"m": 1}}, id="a region's quota caps it"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(), a_policy(clusters={"minNodes": 3})],
                  {"cloud-r1-001": {"m": 2}}, id="a region's quota caps minNodes"),
+    pytest.param([a_cloud(defaults={"maxClustersPerRegion": 1, "maxNodesPerCluster": 1}, regions={"r1": {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 3}}}),
+                  a_service(cores=4, replicas=6)], {"cloud-r1-001": {"m": 3}, "cloud-r1-002": {"m": 3}}, id="a region's quota exceeds the default"),
     pytest.param([a_pool(), a_service(cores=1, replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 2}},
                  id="a cluster that is half full is not filled where half is the threshold"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 1}},

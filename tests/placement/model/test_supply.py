@@ -72,7 +72,7 @@ def test_pool_without_labels_uses_metadata_labels() -> None:
     assert "region" not in only(pool).labels
 
 
-def test_region_overrides_defaults_and_smaller_quota_counts() -> None:
+def test_region_overrides_defaults_and_quotas() -> None:
     cloud = a_cloud(regions={"r1": {"compliance": ["GDPR"], "quotas": {"maxClusters": 10, "maxNodesPerCluster": 3}}, "r2": {}, "r3": {"compliance": []}},
                     defaults={"compliance": ["SOC2"], "capabilities": ["arm64"], "maxClustersPerRegion": 5, "maxNodesPerCluster": 50})  # fmt: skip
     found = {each.name: each for each in supply(cloud).offers}
@@ -82,7 +82,7 @@ def test_region_overrides_defaults_and_smaller_quota_counts() -> None:
         "cloud/r3": [],
     }
     assert {name: (each.limits.clusters, each.limits.nodes_per_cluster) for name, each in found.items()} == {
-        "cloud/r1": (5, 3), "cloud/r2": (5, 50), "cloud/r3": (5, 50),
+        "cloud/r1": (10, 3), "cloud/r2": (5, 50), "cloud/r3": (5, 50),
     }  # fmt: skip
     assert all(each.capabilities == {"arm64"} for each in found.values())
 
