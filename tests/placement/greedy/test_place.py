@@ -312,7 +312,7 @@ CALLS = {"dependencies": {"db": {"type": "service", "direction": "outbound"}}}
     pytest.param([], "home", id="the same offer"),
     pytest.param(["home"], "zone", id="the same zone if the offer is closed"),
     pytest.param(["home", "zone"], "region", id="the same region if the zone is closed"),
-    pytest.param(["home", "zone", "region"], "far", id="the same provider if the region is closed, though another is cheaper"),
+    pytest.param(["home", "zone", "region"], "other", id="the cheapest if the region is closed: a provider is no nearness"),
 ])  # fmt: skip
 def test_dependencies_attract_without_latency_limit(closed: list[str], offer: str) -> None:
     only = [each for each in ZONES if each.metadata.name not in closed]

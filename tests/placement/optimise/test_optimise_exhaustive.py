@@ -170,9 +170,9 @@ def test_move_saves_min_nodes_of_a_cluster() -> None:
     found = optimise_after(
         *pools,
         rules,
-        a_service("a", cores=4, replicas=3),
+        a_service("a", cores=4, replicas=3, priority=1),
         a_service("b", cores=4),
-        then=[a_service("a", cores=4)],
+        then=[a_service("a", cores=4, priority=1)],
         gap=0.0,
     )
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)

@@ -131,8 +131,7 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     """
     if not isinstance(candidate.supply_object, CloudInfrastructure):
         return
-    current_limit, region = candidate.offer.limits.clusters, candidate.region
-    spec = candidate.supply_object.spec
+    region, spec = candidate.region, candidate.supply_object.spec
     # A quota of the region replaces the default, so only one of the two binds.
     if spec.regions[region].quotas.max_clusters is not None:
         limit_name = f"maxClusters of {candidate.offer.name}"

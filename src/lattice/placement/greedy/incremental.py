@@ -7,7 +7,7 @@ import numpy as np
 
 from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, Decision, best_row, decide
 from lattice.engine.plugin import Profile
-from lattice.engine.table import Floats, Integers
+from lattice.engine.table import Flags, Integers
 from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
@@ -54,9 +54,8 @@ class PriceOrder:
         quote = fleet.quotes.quote_for(ask)
         self._rate_per_replica: Integers = quote.rate_per_replica.copy()
         self._type_ids: TypeIds = np.where(quote.affordable & quote.within_limits, quote.type_id, UNSET)
-        self._is_lost = fleet.table.column("lost").copy()
         self._max_rate = int(self._rate_per_replica[self._rate_per_replica < NO_LIMIT].max(initial=0))
-        self._exclusions: Floats = np.where(decision.totals == REJECTED_TOTAL, REJECTED_TOTAL, np.float32(0))
+        self._candidates: Flags = decision.totals > REJECTED_TOTAL
 
     def is_valid_for(self, ask: ReplicaAsk, row: int) -> bool:
         """Report whether the order still holds for `ask`: the capacity target is the same, and the chosen
@@ -81,10 +80,9 @@ class PriceOrder:
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
-            self._exclusions[row] = REJECTED_TOTAL
-        return best_row(
-            self.fleet.table, cost_scores(self._rate_per_replica, self._is_lost) + self._exclusions
-        )
+            self._candidates[row] = False
+        scores = cost_scores(self._rate_per_replica, self._candidates)
+        return best_row(self.fleet.table, np.where(self._candidates, scores, REJECTED_TOTAL))
 
     def decision_for(self, row: int, ask: ReplicaAsk) -> Decision:
         """Return a decision for offer `row` with the scores and reasons of the original decision."""

@@ -248,7 +248,7 @@ class World:
         )
 
     @cached_property
-    def _callers(self) -> dict[str, list[str]]:
+    def _callers(self) -> dict[str, list[tuple[str, bool]]]:
         return callers_by_service(self.services.values())
 
     @cached_property

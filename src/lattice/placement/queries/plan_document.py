@@ -8,7 +8,7 @@ from typing import Any
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.meta.quantity import MILLIONTHS, format_plain_dollars
 from lattice.placement.explain.verdict import Verdict, judge
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.costs import fleet_costs, placed_costs
 from lattice.placement.model.demand import Demand, service_source
@@ -388,7 +388,7 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
     # Each row is a name, micro-dollars per hour, and the part of that amount for machines without replicas.
     rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
     total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
+    unplaced = ordered_demands(state.world.demands[name] for name in state.unplaced)
     short = [demand for demand in unplaced if _is_in(demand.name, namespace)]
     placed = {demand.name: state.placed_replicas(demand.name) for demand in short}
     row_documents = []
