@@ -15,7 +15,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
 from lattice.placement.greedy.place import Placement
-from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, place_in_rounds
+from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, incomplete, place_in_rounds
 from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.costs import service_cost
@@ -149,8 +149,7 @@ class ServiceTrial:
     def _services_ahead(self, scope: "WhatIfScope", previous_counts: Mapping[str, int]) -> tuple[str, ...]:
         """Return the waiting services that are placed before the service and gained replicas."""
         ahead: list[str] = []
-        for demand in ordered_demands(scope.demands.values()):
-            name = demand.name
+        for name in scope.order:
             if name == self.name:
                 break
             replicas = len(self.fleet.assignments.get(name, ()))
@@ -255,6 +254,8 @@ class WhatIfScope:
         }
         self._name, self._policies_unchanged = trial.name, not changed_policies
         self.demands: dict[str, Demand] = {}
+        # The services in the order in which `try_place` places them.
+        self.order: list[str] = []
         # The service and its unplaced dependencies, breadth first.
         self.unplaced: list[str] = []
         queue = [self._name]
@@ -297,6 +298,9 @@ class WhatIfScope:
         """Place all demands, dependencies first, and report whether the service is complete."""
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
+        self.order = [
+            demand.name for demand in ordered_demands(incomplete(self.demands, self.fleet).values())
+        ]
         policy: RoundPolicy = TrialRounds(self.fleet, self._name, tuple(self.demands))
         if self._includes_waiting:
             policy = PlanRounds(self.fleet)

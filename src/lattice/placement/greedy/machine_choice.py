@@ -13,9 +13,8 @@ from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.replica_index import Assignment
 
-# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
-# the machine.
-MachineEntry = tuple[int, int, int, str, int]
+# Sort key and row of a machine.
+MachineEntry = tuple[int, int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
@@ -199,7 +198,11 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         spare = len(cluster.machines) - cluster.min_nodes
         by_rate = sorted(
             empty,
-            key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
+            key=lambda machine: (
+                -fleet.machines.machine_type[machine].rate,
+                fleet.machines.machine_type[machine].tie_key,
+                fleet.machines.names[machine],
+            ),
         )
         for machine in by_rate[: max(0, spare)]:
             fleet.inventory.drop_machine(machine)

@@ -154,17 +154,22 @@ def place_one_round(
                     fleet.unassign(assignment)
                 policy.surplus_removed(demand, sorted(clusters))
     if not policy.repeats_complete_services:
-        demands_by_name = {
-            name: demand
-            for name, demand in demands_by_name.items()
-            if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
-        }
+        demands_by_name = incomplete(demands_by_name, fleet)
     placements: dict[str, Placement] = {}
     for group in placement_order(demands_by_name):
         for placement in place_group(group, fleet, keep_decisions=keep_decisions):
             placements[placement.demand.name] = placement
         policy.group_placed(group)
     return placements
+
+
+def incomplete(demands: Mapping[str, Demand], fleet: Fleet) -> dict[str, Demand]:
+    """Return the demands that have missing replicas, or that no supply can satisfy."""
+    return {
+        name: demand
+        for name, demand in demands.items()
+        if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
+    }
 
 
 def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:

@@ -23,7 +23,11 @@ class MachineCatalog:
 
     def __init__(self, offers: Sequence[Offer], first_names: Sequence[str] = ()) -> None:
         """Types in the order of `first_names`, then all other types of the offers."""
-        self.type_names = list(first_names) or sorted({kind.name for offer in offers for kind in offer.types})
+        tie_keys: dict[str, int] = {}
+        for offer in offers:
+            for kind in offer.types:
+                tie_keys.setdefault(kind.name, kind.tie_key)
+        self.type_names = list(first_names) or sorted(tie_keys, key=lambda name: (tie_keys[name], name))
         self.type_ids = {name: number for number, name in enumerate(self.type_names)}
         for offer in offers:
             for kind in offer.types:

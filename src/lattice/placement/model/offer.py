@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
-from lattice.engine.tie_order import tie_rank
 from lattice.kinds.constraints import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
@@ -23,6 +22,9 @@ NO_LIMIT = 1 << 61
 # A data center that states its total cores or memory has one machine type with this name, whose size is an
 # equal part of the total for each machine.
 STATIC_MACHINE_TYPE = "static"
+# The lower bits of the rank of an offer come from its name.
+TIE_KEY_BITS = 48
+NAME_RANK_BITS = 16
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
 
@@ -41,6 +43,8 @@ class MachineType:
     gpu_model: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    # Digest of everything but the name; breaks ties between types before the name does.
+    tie_key: int = 0
 
     @property
     def is_priced(self) -> bool:
@@ -106,6 +110,8 @@ class Offer:
     overflow: Overflow | None = None
     closed_reason: str = ""  # why no new replica is placed
     reopen_hint: str = ""  # the change that opens the offer again
+    # Digest of everything but names, of TIE_KEY_BITS bits; breaks ties between offers before the name does.
+    tie_key: int = 0
 
     @property
     def region(self) -> str:
@@ -134,7 +140,9 @@ class OfferTable(Table):
         super().__init__(OFFER_RESOURCES)
         # The offer counts as deleted: every replica is rejected.
         self.add_column("lost", np.bool_)
-        self.offers = sorted(offers, key=lambda offer: tie_rank(0, offer.name))
+        unsorted = list(offers)
+        self._tie_keys = {offer.name: offer.tie_key for offer in unsorted}
+        self.offers = sorted(unsorted, key=lambda offer: (self.rank_of(offer.name), offer.name))
         for offer in self.offers:
             self.add(offer.name, _totals(offer))
         self.nodes_per_cluster: Integers = np.array(
@@ -144,6 +152,11 @@ class OfferTable(Table):
         self.masks: dict[object, tuple[Callable[[Offer], bool], Flags]] = {}
         self.scores: dict[object, Floats] = {}
         self._index_offers()
+
+    def rank_of(self, name: str) -> int:
+        """The rank by everything but the name first, so that the name decides only between equal offers."""
+        name_rank = super().rank_of(name) & ((1 << NAME_RANK_BITS) - 1)
+        return self._tie_keys[name] << NAME_RANK_BITS | name_rank
 
     def _index_offers(self) -> None:
         self.static_rows: list[int] = []

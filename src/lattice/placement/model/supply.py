@@ -1,6 +1,7 @@
 """Compile pools, clouds and data centers into offers and budgets, with findings about objects that cannot
 serve as declared."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,7 +21,15 @@ from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
-from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Budget, Limits, MachineType, Offer
+from lattice.placement.model.offer import (
+    NO_LIMIT,
+    STATIC_MACHINE_TYPE,
+    TIE_KEY_BITS,
+    Budget,
+    Limits,
+    MachineType,
+    Offer,
+)
 
 K = TypeVar("K", bound=Kind)
 
@@ -120,6 +129,8 @@ def compile_supply(
         elif not offer.closed_reason and not _has_adapter(offer, adapters):
             message = no_adapter_message(offer.place.provider)
             offers[position] = replace(offer, closed_reason=message, reopen_hint=adapter_hint)
+    budgets = {budget.name: budget for budget in _budgets(pools, clouds, statics)}
+    offers = [replace(offer, tie_key=_tie_key(offer, budgets)) for offer in offers]
     findings = [
         *duplicates,
         *overlaps.values(),
@@ -129,10 +140,36 @@ def compile_supply(
     ]
     return Supply(
         tuple(sorted(offers, key=lambda offer: offer.name)),
-        {budget.name: budget for budget in _budgets(pools, clouds, statics)},
+        budgets,
         tuple(sorted(findings, key=lambda finding: (finding.subject, finding.type, finding.message))),
         classes,
     )
+
+
+def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
+    """A digest of everything in the offer that placement reads, except for names of objects."""
+    place, overflow = offer.place, offer.overflow
+    paying = [budgets[name] for name in offer.budgets if name in budgets]
+    properties = (
+        offer.kind,
+        (place.provider, place.region, place.zone),
+        sorted((key, sorted(values)) for key, values in offer.labels.items()),
+        sorted(offer.compliance),
+        sorted(offer.capabilities),
+        sorted(offer.residency),
+        sorted((kind.tie_key, kind.rate) for kind in offer.types),
+        offer.limits,
+        [(budget.limit, budget.is_hard) for budget in paying],
+        offer.reservation,
+        overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
+        bool(offer.closed_reason),
+    )
+    return _digest(properties, TIE_KEY_BITS)
+
+
+def _digest(properties: object, bits: int) -> int:
+    digest = hashlib.blake2b(repr(properties).encode(), digest_size=bits // 8).digest()
+    return int.from_bytes(digest, "big")
 
 
 def of_kind(objects: Iterable[Kind], kind: type[K]) -> list[K]:
@@ -301,6 +338,16 @@ def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price 
         spec.resources.gpu_model,
         dict(spec.labels),
         spec.taints,
+        _digest(
+            (
+                sorted(amounts.items()),
+                price and price.micros,
+                spec.resources.gpu_model,
+                sorted(spec.labels.items()),
+                spec.taints,
+            ),
+            TIE_KEY_BITS,
+        ),
     )
 
 

@@ -121,7 +121,8 @@ def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
     if not overflow_rows or "overflow" in ask.demand.ignored_limits:
         return []
     eligible = eligible_offers_in_region(ask, fleet)
-    return sorted((row for row in overflow_rows if eligible[row]), key=lambda row: fleet.offers[row].name)
+    # Rows are in tie order.
+    return [row for row in overflow_rows if eligible[row]]
 
 
 def _is_triggered(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
@@ -166,7 +167,7 @@ class Overflow:
         candidates = overflow_candidates(ask, fleet)
         if not candidates:
             return {}
-        # Of several data centers, the first by name gives the reason.
+        # Of several data centers, the first in tie order gives the reason.
         static, overflow = fleet.offers[candidates[0]].name, fleet.offers[candidates[0]].overflow
         is_enabled = overflow is not None and overflow.enabled
         closed = OverflowClosed(
