@@ -382,6 +382,28 @@ def test_static_capacity_precedes_cloud(objects: list[Kind], found: dict[str, in
     assert converged_replicas(*objects) == found
 
 
+@pytest.mark.parametrize(("reserved", "others", "need"), [
+    pytest.param({"cores": 20}, 60, "cpu: need 1, have 0 of 80, 20 reserved, missing 1", id="20 of 80 cores leave 60"),
+    pytest.param({"cores": 21}, 59, "cpu: need 1, have 0 of 80, 21 reserved, missing 1", id="21 of 80 cores leave 59"),
+    pytest.param({"memory": "70Gi"}, 62, "memory: need 4Gi, have 2Gi of 320Gi, 70Gi reserved, missing 2Gi", id="70 of 320 GiB leave 250"),
+    pytest.param({"nodes": 2}, 64, "nodes: need 1 more, have 0 of 10, 2 reserved, missing 1", id="2 of 10 machines leave 64 cores"),
+])  # fmt: skip
+def test_reserve_of_cores_or_memory_counts_exactly(
+    reserved: dict[str, object], others: int, need: str
+) -> None:
+    reservation = {"reserved": reserved, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    dc = a_static(nodes=10, cores=80, memory="320Gi", reservation=reservation)
+    size: dict[str, float] = {"cores": 0.5, "memory": 4} if "memory" in reserved else {}
+    service = a_service(replicas=90, priority=9, **size)
+    settled = converge(a_world(dc, service))
+    assert settled.placed_replicas(API) == others
+    decision = settled.unplaced[API].decisions[-1]
+    assert [str(shortfall) for shortfall in rejections_of(decision, "dc")] == [need]
+    beside = converge(a_world(dc, service, a_service("crit", replicas=80 - others, labels={"env": "prod"})))
+    assert beside.placed_replicas(API) == others
+    assert beside.placed_replicas("default/crit") == 80 - others
+
+
 RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
 
 

@@ -65,7 +65,7 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         offer = candidate.offer
         if demand.needs.get("gpu") and offer.limits.gpus and not table.gpu_resource_for(demand, row):
             yield from _more_gpus(candidate)
-        if free["nodes"] < count or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
+        if free["nodes"] < count or (offer.has_reserve and offer.name not in demand.usable_reserves):
             yield from _more_machines(candidate)
     elif isinstance(candidate.supply_object, LatticePool):
         for name in ("nodes", "cpu", "memory"):

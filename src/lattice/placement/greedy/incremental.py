@@ -212,7 +212,7 @@ class IncrementalPlacer:
     def _has_per_replica_limits(self, row: int) -> bool:
         """Report whether the offer has limits that count replicas instead of machines."""
         offer = self.fleet.offers[row]
-        return bool(offer.reserved_nodes or (offer.limits.gpus and self.demand.needs.get("gpu")))
+        return bool(offer.has_reserve or (offer.limits.gpus and self.demand.needs.get("gpu")))
 
     def assign(self) -> Assignment:
         """Assign the replica of the last decision to a machine of the chosen offer.

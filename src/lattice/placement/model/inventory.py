@@ -116,6 +116,8 @@ class ClusterInventory:
         self.next_cluster_number: dict[int, int] = {}
         # Machines of clusters that are not on the reserve.
         self.unreserved_nodes_used: list[int] = [0] * len(table.offers)
+        # By row of the offer: what replicas of services use that may not use the reserve of the offer.
+        self.unentitled_usage: list[Counter[str]] = [Counter() for _ in table.offers]
         # Overflow clusters by the data center that overflows.
         self.overflow_clusters: Counter[str] = Counter()
 

@@ -106,7 +106,11 @@ class Offer:
     # Names of the ledgers that pay for every machine of the offer.
     budgets: tuple[str, ...] = ()
     reservation: Reservation | None = None
+    # Whole machines, and amounts of cpu and memory, that only services of the reservation may use. An amount
+    # that is no multiple of a machine closes only its whole machines; the rest is free capacity among the
+    # machines of the other services, which may not use it.
     reserved_nodes: int = 0
+    reserved_amounts: Mapping[str, int] = field(default_factory=dict)
     overflow: Overflow | None = None
     closed_reason: str = ""  # why no new replica is placed
     reopen_hint: str = ""  # the change that opens the offer again
@@ -121,6 +125,23 @@ class Offer:
     @property
     def is_static(self) -> bool:
         return self.kind == "static"
+
+    @property
+    def has_reserve(self) -> bool:
+        return self.reserved_nodes > 0 or bool(self.reserved_amounts)
+
+    def capacity(self, resource: str) -> int:
+        """The stated amount of cpu or memory, else that of all machines at the largest size; NO_LIMIT if
+        neither is limited."""
+        stated = self.limits.millicores if resource == "cpu" else self.limits.memory
+        if stated < NO_LIMIT:
+            return stated
+        largest = max((kind.size.get(resource, 0) for kind in self.types), default=0)
+        return NO_LIMIT if max(largest, self.limits.nodes) >= NO_LIMIT else self.limits.nodes * largest
+
+    def unreserved(self, resource: str) -> int:
+        """The cpu or memory that services outside of the reservation may use."""
+        return self.capacity(resource) - self.reserved_amounts.get(resource, 0)
 
     def initial_nodes(self, min_nodes: int) -> int:
         """Machines that a new cluster starts with: the minimum of the policy, within the limit per cluster of
@@ -163,7 +184,7 @@ class OfferTable(Table):
         self.overflow_rows: list[int] = []
         reserving, hints = set(), set()
         for row, offer in enumerate(self.offers):
-            if offer.reserved_nodes:
+            if offer.has_reserve:
                 reserving.add(offer.name)
             if offer.is_static:
                 self.static_rows.append(row)

@@ -307,13 +307,16 @@ class Quotes:
         nodes: Integers = table.free(table.resource_index["nodes"])[rows]
         if not self._table.offers_with_reserve:
             return nodes
-        unreserved = [
-            self._groups.unreserved_nodes_left(row)
-            if self._groups.is_reserved_for_others(demand, row)
-            else NO_LIMIT
-            for row in rows.tolist()
-        ]
+        unreserved = [self._unreserved_nodes_left(demand, row) for row in rows.tolist()]
         return np.minimum(nodes, np.array(unreserved, np.int64))
+
+    def _unreserved_nodes_left(self, demand: Demand, row: int) -> int:
+        if not self._groups.is_reserved_for_others(demand, row):
+            return NO_LIMIT
+        # Without unreserved capacity a further machine would be of no use.
+        if self._groups.unreserved_shortfall(demand, row):
+            return 0
+        return self._groups.unreserved_nodes_left(row)
 
     def _overflow_clusters_left(self, static: str) -> int:
         """Clusters that a data center may still overflow into."""

@@ -252,15 +252,17 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
     place = Place(name, spec.provider, location.region or location.name, location.zone, location.name)
     types = _static_types(static, classes)
     reserved_nodes = 0
+    reserved_amounts: dict[str, int] = {}
     if spec.reservation:
         reserved = spec.reservation.reserved
         reserved_nodes = reserved.nodes or 0
-        # A reservation of cores or memory counts in whole machines too, so that a large replica fits when the
-        # reservation is needed.
+        # The whole machines of a reservation of cores or memory stay empty of other services, so that a large
+        # replica fits when the reservation is needed.
         for resource, amount in (("cpu", reserved.millicores), ("memory", reserved.memory_bytes)):
             largest = max((kind.size.get(resource, 0) for kind in types), default=0)
             if amount and largest:
-                reserved_nodes = max(reserved_nodes, -(-amount // largest))
+                reserved_amounts[resource] = amount
+                reserved_nodes = max(reserved_nodes, amount // largest)
     return Offer(
         name=name,
         kind="static",
@@ -279,6 +281,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
         ),
         reservation=spec.reservation,
         reserved_nodes=reserved_nodes,
+        reserved_amounts=reserved_amounts,
         overflow=spec.overflow,
     )
 

@@ -266,7 +266,7 @@ class World:
 
     @cached_property
     def _reserving_offers(self) -> list[Offer]:
-        return [offer for offer in self.declared_supply.offers if offer.reserved_nodes]
+        return [offer for offer in self.declared_supply.offers if offer.has_reserve]
 
     @cached_property
     def demands(self) -> dict[str, Demand]:

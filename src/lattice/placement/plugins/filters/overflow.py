@@ -102,10 +102,12 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
         for name in used:
             used[name] += cluster.used[name]
     limits = {"cpu": offer.limits.millicores, "memory": offer.limits.memory}
-    # Limits shrink in proportion to the machines that count.
-    usable = {
-        name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
-    }
+    # Without the reserve, limits shrink by the reserved machines or by the reserved amount.
+    usable = {}
+    for name, limit in limits.items():
+        if 0 < limit < 1 << 60:
+            reserved = 0 if includes_reserve else offer.reserved_amounts.get(name, 0)
+            usable[name] = min(limit * nodes // offer.limits.nodes, limit - reserved)
     if not usable:
         counts, used_nodes = fleet.machines.replica_counts, 0
         for cluster in fleet.inventory.clusters_by_offer[row].values():
