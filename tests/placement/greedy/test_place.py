@@ -383,8 +383,8 @@ def test_static_capacity_precedes_cloud(objects: list[Kind], found: dict[str, in
 
 
 @pytest.mark.parametrize(("reserved", "others", "need"), [
-    pytest.param({"cores": 20}, 60, "cpu: need 1, have 0 of 80, 20 reserved, missing 1", id="20 of 80 cores leave 60"),
-    pytest.param({"cores": 21}, 59, "cpu: need 1, have 0 of 80, 21 reserved, missing 1", id="21 of 80 cores leave 59"),
+    pytest.param({"cores": 20}, 60, "cpu: need 1, have 0 of 80, 20 reserved", id="20 of 80 cores leave 60"),
+    pytest.param({"cores": 21}, 59, "cpu: need 1, have 0 of 80, 21 reserved", id="21 of 80 cores leave 59"),
     pytest.param({"memory": "70Gi"}, 62, "memory: need 4Gi, have 2Gi of 320Gi, 70Gi reserved, missing 2Gi", id="70 of 320 GiB leave 250"),
     pytest.param({"nodes": 2}, 64, "nodes: need 1 more, have 0 of 10, 2 reserved, missing 1", id="2 of 10 machines leave 64 cores"),
 ])  # fmt: skip

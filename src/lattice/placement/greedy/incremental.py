@@ -124,6 +124,8 @@ class IncrementalPlacer:
         # shrink here.
         self._exhausted_offers: set[tuple[int, str]] = set()
         self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
+        # The type of the next machine follows the number of missing replicas.
+        self._has_choice = fleet.quotes.machine_fit(demand).has_choice
         self._uses_price_order = not with_scores and _is_price_only(demand, fleet)
         # Valid as long as only chosen offers have changed.
         self._price_order: PriceOrder | None = None
@@ -165,7 +167,7 @@ class IncrementalPlacer:
             return None
         decision = price_order.decision_for(row, ask)
         self._set_current_offer(ask, decision)
-        self._next_type = price_order.machine_type_at(row)
+        self._next_type = None if self._has_choice else price_order.machine_type_at(row)
         return decision
 
     def _set_current_offer(self, ask: ReplicaAsk, decision: Decision) -> None:
@@ -249,7 +251,10 @@ class IncrementalPlacer:
         assignment = filler.provision(machine_type)
         self._next_type = (
             machine_type
-            if could_grow and filler.may_grow and self._is_offered(machine_type, filler.row)
+            if could_grow
+            and filler.may_grow
+            and not self._has_choice
+            and self._is_offered(machine_type, filler.row)
             else None
         )
         if self._next_type is None:
