@@ -64,13 +64,13 @@ class ClusterGroups:
 
     def unreserved_shortfall(self, demand: Demand, row: int) -> tuple[str, int, int] | None:
         """The first resource of which the offer has too little outside of its reserve for one more replica,
-        with the need and what is left; None if there is enough."""
+        with the need and what is available; None if there is enough."""
         offer = self._table.offers[row]
         for resource in offer.reserved_amounts:
             need = demand.effective_needs.get(resource, 0)
-            left = offer.unreserved(resource) - self._inventory.unentitled_usage[row][resource]
-            if need > left:
-                return resource, need, left
+            available = offer.unreserved(resource) - self._inventory.unentitled_usage[row][resource]
+            if need > available:
+                return resource, need, available
         return None
 
     def fits_on_machine(self, demand: Demand, machine: int) -> bool:

@@ -239,8 +239,8 @@ def _cheapest_purchase(candidates: Sequence[_Candidate], replicas: int, packing:
         full = replicas // large.fitting
         for count in range(max(1, full - MAX_MIX_STEPS), full + 1):
             # The small type takes the replicas that come after the large machines have reached the threshold.
-            rest = replicas - large.replicas_below_threshold(count, packing)
-            if rest <= 0:
+            remaining = replicas - large.replicas_below_threshold(count, packing)
+            if remaining <= 0:
                 continue
             for small in candidates:
                 if small.fitting >= large.fitting:
@@ -248,8 +248,8 @@ def _cheapest_purchase(candidates: Sequence[_Candidate], replicas: int, packing:
                 # The utilisation of the whole cluster counts for the threshold.
                 used = (replicas - 1) * small.share / packing
                 provided = count * small.share / large.share if large.share else used
-                by_threshold = math.floor(min(rest - 1, used - provided) + ROUNDING_TOLERANCE) + 1
-                machines = max(-(-rest // small.fitting), by_threshold)
+                by_threshold = math.floor(min(remaining - 1, used - provided) + ROUNDING_TOLERANCE) + 1
+                machines = max(-(-remaining // small.fitting), by_threshold)
                 rate = large.rate * count + small.rate * machines
                 if rate < best.rate:
                     best = Purchase(rate, large.type_id, count, small.type_id)
@@ -258,10 +258,10 @@ def _cheapest_purchase(candidates: Sequence[_Candidate], replicas: int, packing:
 
 def _first_rows(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The first row of every group."""
-    seen: set[int] = set()
+    listed: set[int] = set()
     for row, group in enumerate(groups):
-        if group not in seen:
-            seen.add(group)
+        if group not in listed:
+            listed.add(group)
             yield row, group
 
 

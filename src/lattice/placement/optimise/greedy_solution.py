@@ -183,9 +183,9 @@ class _State:
                 for domain in rule.domains
             ]
             for number, domain in enumerate(rule.domains):
-                others = counts[:number] + counts[number + 1 :]
-                if key[0] in domain and others:
-                    remaining = min(remaining, min(others) + rule.max_skew - counts[number])
+                other_counts = counts[:number] + counts[number + 1 :]
+                if key[0] in domain and other_counts:
+                    remaining = min(remaining, min(other_counts) + rule.max_skew - counts[number])
         return max(0, remaining)
 
     def place(self, load: Load, placed: dict[ModelKey, int], key: ModelKey, count: int) -> int:

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lattice.engine.normalization import Doubles, min_max
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Flags, Floats, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,3 @@ def free_shares(table: Table) -> Doubles:
             free, np.divide(table.free(index), total, out=np.ones(table.count), where=limited), out=free
         )
     return np.clip(free, 0, 1)
-
-
-def min_max(values: Doubles, candidates: Flags, *, largest_first: bool = True) -> Floats:
-    """Scores from 0 to 1 between the smallest and the largest value of the candidates; 1 for all candidates
-    if their values are equal."""
-    score = np.zeros(len(values), np.float32)
-    if candidates.any():
-        chosen = values[candidates]
-        least, most = chosen.min(), chosen.max()
-        worse = most - chosen if largest_first else chosen - least
-        score[candidates] = 1.0 - worse / (most - least) if most > least else 1.0
-    return score

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from lattice.engine.normalization import min_max
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Flags, Floats, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
 from lattice.placement.plugins.rejection_reasons import fleet_of
-from lattice.placement.plugins.scores.least_allocated import min_max
 
 SAME_CLUSTER_SCORE = 1.0
 # One offer is one place, so it counts as one zone. Offers of one provider in different regions are not near

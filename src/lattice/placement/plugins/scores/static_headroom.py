@@ -14,7 +14,7 @@ from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.plugins.rejection_reasons import fleet_of
 
 # Free share that a mismatch of one whole ratio outweighs: measured in bench.q3 on fleets of 300 services.
-MISMATCH_WEIGHT = 1.2
+MISMATCH_WEIGHT = 1.5
 # A larger mismatch counts as this much free share.
 MAX_MISMATCH = 3.0
 
