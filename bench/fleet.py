@@ -137,7 +137,7 @@ def mixed(report: Report, quick: bool) -> None:
     gaps: list[float] = []
     for seed in list(MIXED_SEEDS)[:3] if quick else MIXED_SEEDS:
         instance = make_mixed(seed)
-        _, least = solve_mixed(instance)
+        possible, least = solve_mixed(instance)
         settled = arrived(instance, mixed_world(instance))
         planned = converge(mixed_world(instance))
         best = optimise(settled, OptimiserOptions(move_cost=1000, gap=0.001, time_limit_s=SOLVER_SECONDS))
@@ -147,12 +147,19 @@ def mixed(report: Report, quick: bool) -> None:
             ("re-planned", best.rate_after),
         ):
             ratios[name].append(value / least)
-        gaps.append(best.bound / least)
+        # The bound of the product may not exceed the cost of a layout that exists.
+        gaps.append(best.bound / possible)
         shown = ", ".join(f"{name} {above(values[-1]):+.4f} %" for name, values in ratios.items())
-        print(f"  seed {seed}: {shown}; bound {best.bound / least:.5f} of the optimum", flush=True)
+        print(
+            f"  seed {seed}: {shown}; bound {gaps[-1]:.5f} of the best layout, proven {least / possible:.5f}",
+            flush=True,
+        )
     add_costs(report, ratios, MIXED_AIMS, "mixed, ")
     report.add(
-        "mixed, reported bound beside the optimum, largest", max(gaps), at_most=1.0002, note="never above it"
+        "mixed, reported bound as share of the best layout, largest",
+        max(gaps),
+        at_most=1.0,
+        note="never above it",
     )
 
 

@@ -20,7 +20,7 @@ from lattice.placement.plugins.scores.cost import Cost
 from lattice.placement.plugins.scores.least_allocated import LeastAllocated
 from lattice.placement.plugins.scores.overflow_order import OverflowOrder
 from lattice.placement.plugins.scores.owned_first import OwnedFirst
-from lattice.placement.plugins.scores.proximity import PreferredProximity, Proximity
+from lattice.placement.plugins.scores.proximity import Nearness, Proximity
 from lattice.placement.plugins.scores.soft_spread import SoftSpread
 from lattice.placement.plugins.scores.static_headroom import StaticHeadroom
 
@@ -70,7 +70,7 @@ def profile_of(preferences: Preferences) -> Profile:
             case "availableCapacity":
                 plugin = LeastAllocated(not ascending)
             case "proximity":
-                plugin = PreferredProximity()
+                plugin = Nearness()
         scores.append((plugin, PREFERENCES_WEIGHT * weight / total_weight))
     if not any(sort == "availableCapacity" for sort, _, _ in effective_preferences):
         scores.append((StaticHeadroom(), STATIC_HEADROOM_WEIGHT))

@@ -48,11 +48,11 @@ class Proximity:
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredProximity:
+class Nearness:
     """Score plugin: ranks offers by the nearest replica of every neighbour without a latency limit; one
     preference among others."""
 
-    name: ClassVar[str] = "PreferredProximity"
+    name: ClassVar[str] = "Nearness"
     # Scores are relative to the nearest and the farthest candidate.
     scope: ClassVar[Scope] = "table"
 
