@@ -133,7 +133,7 @@ class CloudDefaults(Part):
 
 
 class RegionQuotas(Part):
-    """Limits of one region; the lower of these limits and the defaults applies."""
+    """Limits of one region; a stated limit replaces the default."""
 
     max_clusters: (
         Annotated[int, Meta(ge=0, description="Maximum number of clusters in this region.")] | None
@@ -219,12 +219,12 @@ class CloudSpec(Part):
         return self.defaults.capabilities if own is None else own
 
     def max_clusters_of(self, region: str) -> int | None:
-        return _lower_limit(self.defaults.max_clusters_per_region, self.regions[region].quotas.max_clusters)
+        own = self.regions[region].quotas.max_clusters
+        return self.defaults.max_clusters_per_region if own is None else own
 
     def max_nodes_per_cluster_of(self, region: str) -> int | None:
-        return _lower_limit(
-            self.defaults.max_nodes_per_cluster, self.regions[region].quotas.max_nodes_per_cluster
-        )
+        own = self.regions[region].quotas.max_nodes_per_cluster
+        return self.defaults.max_nodes_per_cluster if own is None else own
 
 
 class CloudSpend(Part):
@@ -598,9 +598,3 @@ def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) ->
         yield from label_problems(
             entry.label_selector, f"spec.reservation.reservedFor[{index}].labelSelector"
         )
-
-
-def _lower_limit(default: int | None, quota: int | None) -> int | None:
-    """The lower of two limits; None stands for no limit."""
-    limits = [limit for limit in (default, quota) if limit is not None]
-    return min(limits, default=None)

@@ -289,23 +289,24 @@ async def test_terminating_service_holds_no_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("priority", "machines_left"),
+    ("first", "machines_left"),
     [
-        pytest.param(0, 1, id="the first leaves the other alone, which gives its machine up"),
-        pytest.param(1, 2, id="the first leaves the most crowded machine, which the other shares"),
+        pytest.param("api", 1, id="the first leaves the other alone, which gives its machine up"),
+        pytest.param("web", 2, id="the first leaves the most crowded machine, which the other shares"),
     ],
 )
-async def test_higher_priority_service_scales_down_first(priority: int, machines_left: int) -> None:
+async def test_higher_priority_service_scales_down_first(first: str, machines_left: int) -> None:
     """One replica of api is on each machine; two replicas of web share a machine, and one has another."""
     supply = a_class("l", 3, 12), a_pool(classes=["l"])
+    api, web = {"priority": int(first == "api")}, {"priority": int(first == "web")}
     async with running_fleet(
-        *supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)
+        *supply, a_service(replicas=2, **api), a_service("web", replicas=3, **web)
     ) as fleet:
         await fleet.converge()
         await bound_to(fleet, "api", 1, 2)
         await bound_to(fleet, "web", 1, 1, 2)
         await settle_fleet(fleet, World.of([]), binding=True)
-        await assert_plan_holds(fleet, a_service(replicas=1), a_service("web", replicas=2, priority=priority))
+        await assert_plan_holds(fleet, a_service(replicas=1, **api), a_service("web", replicas=2, **web))
         assert machines(fleet) == {"p1-001": {"l": machines_left}}
 
 

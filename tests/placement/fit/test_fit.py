@@ -401,7 +401,7 @@ def test_fit_document_marks_insufficient_suggestions() -> None:
     world = a_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
-        a_service("aaa", cores=3),
+        a_service("aaa", cores=3, priority=1),
         a_service(cores=3),
     )
     told = answer_query({"ask": "fit", "service": API}, world)["suggestions"]

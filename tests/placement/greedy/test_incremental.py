@@ -25,7 +25,7 @@ from lattice.placement.greedy.place import (
     place_as_many_as_fit,
     place_replicas,
 )
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -52,7 +52,7 @@ def outcome_of(world: World, put: Callable[[Demand, Fleet, int], Placement], kee
     services in order."""
     fleet = world.build_fleet()
     found: list[Any] = []
-    for demand in by_priority(world.demands.values()):
+    for demand in ordered_demands(world.demands.values()):
         if demand.rule_conflict:
             continue
         placement = put(demand, fleet, keep)

@@ -164,7 +164,7 @@ def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
         kinds.append("dependencies")
     if any(offer.overflow is not None for offer in fleet.offers):
         kinds.append("overflow")
-    if any(offer.reserved_nodes and offer.name not in demand.usable_reserves for offer in fleet.offers):
+    if any(offer.has_reserve and offer.name not in demand.usable_reserves for offer in fleet.offers):
         kinds.append("reservation")
     kinds.extend(_service_limits(demand, fleet))
     blockers: list[Blocker] = list(demand.requirements)

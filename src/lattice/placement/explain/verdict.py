@@ -436,7 +436,7 @@ def _limit_wait_conditions(
             reserving = sorted(
                 offer.name
                 for offer in fleet.offers
-                if offer.reserved_nodes and offer.name not in demand.usable_reserves
+                if offer.has_reserve and offer.name not in demand.usable_reserves
             )
             yield f"capacity of {_join_names(reserving)} that is reserved for other services"
         case "prices":

@@ -410,6 +410,9 @@ def _suggestions_with_waiting(
         suggestions.append(replace(suggestion, services_ahead=services_ahead))
     for suggestion in insufficient:
         services_ahead = _all_services_ahead(with_waiting, suggestion)
+        # Edits that fail without services ahead break something else, such as a dependency that they shrink.
+        if not services_ahead:
+            continue
         suggestions.append(replace(suggestion, services_ahead=services_ahead, is_enough=False))
     return suggestions
 

@@ -4,7 +4,6 @@ place the service, and undo both, without building a new fleet."""
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import attrgetter
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -18,7 +17,8 @@ from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
 from lattice.placement.fit.join_machines import offers_with_joined
 from lattice.placement.greedy.place import Placement
-from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, latency_groups, place_in_rounds
+from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, incomplete, place_in_rounds
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.costs import service_cost
 from lattice.placement.model.demand import Demand, resolve_demand
@@ -151,8 +151,7 @@ class ServiceTrial:
     def _services_ahead(self, scope: "WhatIfScope", previous_counts: Mapping[str, int]) -> tuple[str, ...]:
         """Return the waiting services that are placed before the service and gained replicas."""
         ahead: list[str] = []
-        for demand in chain.from_iterable(latency_groups(scope.demands)):
-            name = demand.name
+        for name in scope.order:
             if name == self.name:
                 break
             replicas = len(self.fleet.assignments.get(name, ()))
@@ -262,6 +261,8 @@ class WhatIfScope:
         }
         self._name, self._policies_unchanged = trial.name, not changed_policies
         self.demands: dict[str, Demand] = {}
+        # The services in the order in which `try_place` places them.
+        self.order: list[str] = []
         # The service and its unplaced dependencies, breadth first.
         self.unplaced: list[str] = []
         queue = [self._name]
@@ -293,9 +294,7 @@ class WhatIfScope:
         original = self.world.demands[name]
         if self._policies_unchanged and name not in self._services:
             return original
-        return resolve_demand(
-            self.service(name), self.policies, original.neighbours, original.usable_reserves
-        )
+        return resolve_demand(self.service(name), self.policies, original.callers, original.usable_reserves)
 
     def may_be_placed(self) -> bool:
         """Return False if the upper bound proves that the service does not fit; always True with waiting
@@ -306,6 +305,9 @@ class WhatIfScope:
         """Place all demands, dependencies first, and report whether the service is complete."""
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
+        self.order = [
+            demand.name for demand in ordered_demands(incomplete(self.demands, self.fleet).values())
+        ]
         policy: RoundPolicy = TrialRounds(self.fleet, self._name, tuple(self.demands))
         if self._includes_waiting:
             policy = PlanRounds(self.fleet)

@@ -12,10 +12,13 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.replica_index import Assignment
+from lattice.placement.plugins.filters.eligibility import eligible_offers
+from lattice.placement.plugins.filters.spread import domain_of, replicas_by_domain
 
-# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
-# the machine.
-MachineEntry = tuple[int, int, int, str, int]
+# Beyond this number of missing replicas the large type of a mix is bought whatever machines are there.
+MAX_MIXED_REPLICAS = 64
+# Sort key and row of a machine.
+MachineEntry = tuple[int, int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
@@ -85,10 +88,45 @@ def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = 
     quotes = fleet.quotes
     if type_name:
         return quotes.catalog.types[row][type_name] if quotes.may_provision(ask, row, type_name) else None
-    quote = quotes.quote_for(ask)
-    if not quote.affordable[row] or not quote.within_limits[row]:
-        return None
-    return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
+    missing, present = 0, {}
+    if quotes.machine_fit(ask.demand).has_choice:
+        missing = expected_replicas(ask, fleet, row)
+        present = _present_machines(ask.name, fleet, row) if missing <= MAX_MIXED_REPLICAS else {}
+    chosen = quotes.next_type(ask, row, missing, present)
+    return None if chosen is None else quotes.catalog.types[row][chosen]
+
+
+def _present_machines(service: str, fleet: Fleet, row: int) -> dict[str, tuple[int, int]]:
+    """By machine type: the machines of the offer with replicas of the service, and these replicas."""
+    present: dict[str, tuple[int, int]] = {}
+    if fleet.replicas.by_offer(service)[row]:
+        for machine in fleet.inventory.machines_by_offer[row]:
+            if count := fleet.machines.replica_counts[machine].get(service, 0):
+                name = fleet.machines.machine_type[machine].name
+                machines, replicas = present.get(name, (0, 0))
+                present[name] = (machines + 1, replicas + count)
+    return present
+
+
+def expected_replicas(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
+    """The number of missing replicas that probably go to the offer, this one included: without those that
+    rules about regions or spread send elsewhere."""
+    demand, placed = ask.demand, fleet.replicas.by_offer(ask.name)
+    expected = demand.replicas - fleet.replicas.count(ask.name)
+    if demand.regions or demand.min_regions:
+        regions = {fleet.offers[placed_row].region for placed_row in placed}
+        if regions and (ask.region or ask.excluded_regions):
+            # A rule sends this replica to a region of its own.
+            return 1
+        elsewhere = max(demand.min_regions, len(demand.regions)) - max(1, len(regions))
+        expected -= max(0, elsewhere)
+    if demand.spread:
+        eligible = eligible_offers(ReplicaAsk(demand), fleet)
+        for rule in demand.spread:
+            counts = replicas_by_domain(fleet, ask.name, rule.value, eligible)
+            share = -(-demand.replicas // max(1, len(counts)))
+            expected = min(expected, share - counts.get(domain_of(fleet.offers[row], rule.value), 0))
+    return max(1, expected)
 
 
 def _machine_with_capacity(
@@ -228,7 +266,11 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         spare = len(cluster.machines) - cluster.min_nodes
         by_rate = sorted(
             empty,
-            key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
+            key=lambda machine: (
+                -fleet.machines.machine_type[machine].rate,
+                fleet.machines.machine_type[machine].tie_key,
+                fleet.machines.names[machine],
+            ),
         )
         for machine in by_rate[: max(0, spare)]:
             if fleet.machines.names[machine] not in fleet.inventory.pinned:

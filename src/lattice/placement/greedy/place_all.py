@@ -1,8 +1,8 @@
-"""The placement loop of plan, controller and fit: place all services by priority, with services that depend on
-each other's latency as one group; find stale placements."""
+"""The placement loop of plan, controller and fit: place all services in the order of `placement_order`, with
+services that depend on each other's latency as one group; find stale placements."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place import Placement, place, violated_rules
+from lattice.placement.greedy.placement_order import ordered_demands, placement_order
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.greedy.scale_down import surplus_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk, Requirement
@@ -132,14 +133,20 @@ def place_in_rounds(
 def place_one_round(
     demands: Iterable[Demand], fleet: Fleet, policy: RoundPolicy, keep_decisions: int = 0
 ) -> dict[str, Placement]:
-    """Unassign surplus replicas, then place missing replicas, by group and priority; return the placements.
+    """Unassign surplus replicas, then place missing replicas, in the order of
+    `placement_order`; return the placements.
 
     All machines stay in the fleet: a machine is paid for until the machine is removed, so other replicas can
     use its free capacity.
     """
     demands_by_name = {demand.name: demand for demand in demands}
     if policy.removes_surplus:
-        for demand in by_priority(demands_by_name.values()):
+        surplus_demands = [
+            demand
+            for demand in demands_by_name.values()
+            if fleet.replicas.count(demand.name) > demand.replicas
+        ]
+        for demand in ordered_demands(surplus_demands):
             surplus = surplus_assignments(demand, fleet)
             if surplus:
                 clusters = {fleet.machines.cluster[assignment.machine].name for assignment in surplus}
@@ -147,17 +154,22 @@ def place_one_round(
                     fleet.unassign(assignment)
                 policy.surplus_removed(demand, sorted(clusters))
     if not policy.repeats_complete_services:
-        demands_by_name = {
-            name: demand
-            for name, demand in demands_by_name.items()
-            if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
-        }
+        demands_by_name = incomplete(demands_by_name, fleet)
     placements: dict[str, Placement] = {}
-    for group in latency_groups(demands_by_name):
+    for group in placement_order(demands_by_name):
         for placement in place_group(group, fleet, keep_decisions=keep_decisions):
             placements[placement.demand.name] = placement
         policy.group_placed(group)
     return placements
+
+
+def incomplete(demands: Mapping[str, Demand], fleet: Fleet) -> dict[str, Demand]:
+    """Return the demands that have missing replicas, or that no supply can satisfy."""
+    return {
+        name: demand
+        for name, demand in demands.items()
+        if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
+    }
 
 
 def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
@@ -191,53 +203,6 @@ def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
     return outgrown
 
 
-def by_priority(demands: Iterable[Demand]) -> list[Demand]:
-    """Sort demands by descending priority, then by name."""
-    return sorted(demands, key=lambda demand: (-demand.priority, demand.name))
-
-
-def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
-    """Yield groups of services that latency limits tie to each other, dependencies first. Most groups have
-    one service."""
-    dependencies = {
-        name: [target for _, target in demand.latency_to if target in demands and target != name]
-        for name, demand in demands.items()
-    }
-    # Union-find: services with a latency limit between them get the same root.
-    root = {name: name for name in demands}
-
-    def root_of(name: str) -> str:
-        while root[name] != name:
-            name = root[name]
-        return name
-
-    for name, targets in dependencies.items():
-        for target in targets:
-            root[root_of(name)] = root_of(target)
-    members: dict[str, list[Demand]] = {}
-    for demand in by_priority(demands.values()):
-        members.setdefault(root_of(demand.name), []).append(demand)
-    for group in members.values():
-        yield _dependencies_first(group, dependencies)
-
-
-def _dependencies_first(group: Sequence[Demand], dependencies: dict[str, list[str]]) -> list[Demand]:
-    by_name = {demand.name: demand for demand in group}
-    ordered: dict[str, Demand] = {}
-
-    def visit(name: str, path: frozenset[str]) -> None:
-        # A name in the path closes a dependency cycle; the cycle is cut here.
-        if name in ordered or name in path:
-            return
-        for target in sorted(dependencies[name]):
-            visit(target, path | {name})
-        ordered[name] = by_name[name]
-
-    for demand in group:
-        visit(demand.name, frozenset())
-    return list(ordered.values())
-
-
 def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> list[Placement]:
     """Place the group one service after another; if a service stays incomplete, retry from every starting
     offer of the first service.
@@ -254,7 +219,10 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
     for offer in ("", *starting_offers):
         with fleet.attempt() as attempt:
             placements = _place_group_from(group, offer, fleet, keep_decisions)
-            is_complete = all(placement.is_complete for placement in placements)
+            # A member without a latency limit is complete or not whatever the starting offer.
+            is_complete = all(
+                placement.is_complete for placement in placements if placement.demand.bound_neighbours
+            )
             # A service of a cycle may have been placed without its latency limit, so every limit of the group
             # is checked again here.
             attempt.succeeded = is_complete and not any(

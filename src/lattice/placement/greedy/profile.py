@@ -20,7 +20,7 @@ from lattice.placement.plugins.scores.cost import Cost
 from lattice.placement.plugins.scores.least_allocated import LeastAllocated
 from lattice.placement.plugins.scores.overflow_order import OverflowOrder
 from lattice.placement.plugins.scores.owned_first import OwnedFirst
-from lattice.placement.plugins.scores.proximity import Proximity
+from lattice.placement.plugins.scores.proximity import Nearness, Proximity
 from lattice.placement.plugins.scores.soft_spread import SoftSpread
 from lattice.placement.plugins.scores.static_headroom import StaticHeadroom
 
@@ -50,9 +50,9 @@ STATIC_HEADROOM_WEIGHT = 0.125
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
     """Return the profile for the preferences: owned before rented, then the order of overflow regions, then
-    near neighbours, then soft spread, then the preferences.
+    the nearness to neighbours with a latency limit, then soft spread, then the preferences.
 
-    Without preferences the cheapest offer wins.
+    Every preference is normalised over the candidates. Without preferences the cheapest offer wins.
     """
     effective_preferences = preferences or CHEAPEST_FIRST
     total_weight = sum(weight for _, _, weight in effective_preferences)
@@ -63,12 +63,15 @@ def profile_of(preferences: Preferences) -> Profile:
         (SoftSpread(), SOFT_SPREAD_WEIGHT),
     ]
     for sort, ascending, weight in effective_preferences:
-        scores.append(
-            (
-                Cost(ascending) if sort == "cost" else LeastAllocated(not ascending),
-                PREFERENCES_WEIGHT * weight / total_weight,
-            )
-        )
+        plugin: object
+        match sort:
+            case "cost":
+                plugin = Cost(ascending)
+            case "availableCapacity":
+                plugin = LeastAllocated(not ascending)
+            case "proximity":
+                plugin = Nearness()
+        scores.append((plugin, PREFERENCES_WEIGHT * weight / total_weight))
     if not any(sort == "availableCapacity" for sort, _, _ in effective_preferences):
         scores.append((StaticHeadroom(), STATIC_HEADROOM_WEIGHT))
     return Profile(

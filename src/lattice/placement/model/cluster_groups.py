@@ -56,7 +56,7 @@ class ClusterGroups:
     def is_reserved_for_others(self, demand: Demand, row: int) -> bool:
         """Whether the offer has a reserve that the demand may not use."""
         offer = self._table.offers[row]
-        return bool(offer.reserved_nodes) and not demand.may_use_reserve(offer.name)
+        return offer.has_reserve and not demand.may_use_reserve(offer.name)
 
     def unreserved_nodes_left(self, row: int) -> int:
         """Machines that clusters outside of the reserve may still add; negative if the clusters already use
@@ -65,6 +65,17 @@ class ClusterGroups:
         if not offer.reserved_nodes:
             return NO_LIMIT
         return offer.limits.nodes - offer.reserved_nodes - self._inventory.unreserved_nodes_used[row]
+
+    def unreserved_shortfall(self, demand: Demand, row: int) -> tuple[str, int, int] | None:
+        """The first resource of which the offer has too little outside of its reserve for one more replica,
+        with the need and what is available; None if there is enough."""
+        offer = self._table.offers[row]
+        for resource in offer.reserved_amounts:
+            need = demand.effective_needs.get(resource, 0)
+            available = offer.unreserved(resource) - self._inventory.unentitled_usage[row][resource]
+            if need > available:
+                return resource, need, available
+        return None
 
     def fits_on_machine(self, demand: Demand, machine: int) -> bool:
         """Whether the machine has the free capacity for one replica and no constraint rejects the machine."""
@@ -79,8 +90,10 @@ class ClusterGroups:
         row, kind = machines.cluster[machine].offer_row, machines.machine_type[machine]
         if demand.refusals and (self._table.offers[row].name, kind.name) in demand.refused_types:
             return False
-        if not is_type_allowed(demand, kind) or (
-            self.is_reserved_for_others(demand, row) and self.unreserved_nodes_left(row) < 0
+        if not is_type_allowed(demand, kind):
+            return False
+        if self.is_reserved_for_others(demand, row) and (
+            self.unreserved_nodes_left(row) < 0 or self.unreserved_shortfall(demand, row)
         ):
             return False
         return (

@@ -223,7 +223,7 @@ def add_cluster(
         return
     row = fleet.row(spec.pool)
     overflow = spec.labels.get(OVERFLOW_LABEL, "")
-    is_reserved = fleet.offers[row].reserved_nodes > 0 and (
+    is_reserved = fleet.offers[row].has_reserve and (
         RESERVE_LABEL in spec.labels if is_reserved is None else is_reserved
     )
     cluster = Cluster(

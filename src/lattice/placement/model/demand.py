@@ -2,6 +2,7 @@
 placement."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,12 +23,17 @@ RequirementKind = Literal[
     "label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"
 ]
 IgnorableLimit = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
-SortKey = Literal["cost", "availableCapacity"]
+SortKey = Literal["cost", "availableCapacity", "proximity"]
 # Sort key, whether small values come first, weight.
 Preferences = tuple[tuple[SortKey, bool, int], ...]
 OFFER_TOPOLOGY_KEYS = ("region", "zone", "provider", "pool")
 NODE_TOPOLOGY_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
+# Weight of the cost where no policy states cost or available capacity: beside nearness to neighbours it decides
+# between equally near offers.
+DEFAULT_COST_WEIGHT = 1
+# Weight of nearness to neighbours without a latency limit, unless a policy states another weight.
+DEFAULT_PROXIMITY_WEIGHT = 20
 DEFAULT_SOURCE = "the default"
 
 
@@ -106,7 +112,9 @@ class Demand:
     preferences: Preferences = ()
     # Topology keys to spread over if possible, with the skew that still counts as even.
     soft_spread: tuple[tuple[str, int], ...] = ()
-    neighbours: tuple[str, ...] = ()  # callers and called services
+    calls: tuple[str, ...] = ()  # called services, and services to which the latency is limited
+    # Services that call this service -> whether the caller limits the latency to this service.
+    callers: tuple[tuple[str, bool], ...] = ()
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
     usable_reserves: frozenset[str] = frozenset()  # offers whose reserve the service may use
     tolerations: tuple[Toleration, ...] = ()
@@ -157,6 +165,57 @@ class Demand:
     @cached_property
     def latency(self) -> tuple[Requirement, ...]:
         return self.requirements_of("latency")
+
+    @cached_property
+    def neighbours(self) -> tuple[str, ...]:
+        """The called services and the callers."""
+        return tuple(dict.fromkeys([*self.calls, *(caller for caller, _ in self.callers)]))
+
+    @cached_property
+    def bound_neighbours(self) -> tuple[str, ...]:
+        """The neighbours to which this service limits the latency, or that limit the latency to this
+        service."""
+        bound = {target for _, target in self.latency_to}
+        bound.update(caller for caller, is_bound in self.callers if is_bound)
+        return tuple(neighbour for neighbour in self.neighbours if neighbour in bound)
+
+    @cached_property
+    def preferred_neighbours(self) -> tuple[str, ...]:
+        """The neighbours without a latency limit: nearness to them is a preference."""
+        bound = set(self.bound_neighbours)
+        return tuple(neighbour for neighbour in self.neighbours if neighbour not in bound)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of everything that placement reads, except for names of services, offers and policies:
+        services that may be placed differently have different digests, whatever their names are."""
+        requirements = sorted(
+            (
+                requirement.kind,
+                "" if requirement.kind == "latency" else requirement.value,
+                requirement.amount,
+                str(requirement.label),
+            )
+            for requirement in self.requirements
+        )
+        properties = (
+            requirements,
+            self.replicas,
+            self.requests,
+            self.gpu_model,
+            self.rules.hash,
+            self.preferences,
+            self.soft_spread,
+            len(self.usable_reserves),
+            self.tolerations,
+            self.node_selector,
+            self.max_per_node,
+            self.priority,
+            self.max_replicas,
+            bool(self.rule_conflict),
+            sorted(self.ignored_limits),
+        )
+        return hashlib.blake2b(repr(properties).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def needs(self) -> dict[str, int]:
@@ -224,7 +283,8 @@ class Demand:
             self.machine_shape,
             bool(self.latency),
             bool(self.spread),
-            bool(self.neighbours),
+            bool(self.bound_neighbours),
+            bool(self.preferred_neighbours),
             bool(self.soft_spread),
         )
 
@@ -313,14 +373,14 @@ def group_name(rules: str, overflow: str, reserve: str) -> str:
 def resolve_demand(
     service: LatticeService,
     policies: Iterable[LatticePlacementPolicy],
-    neighbours: Sequence[str] = (),
+    callers: Iterable[tuple[str, bool]] = (),
     usable_reserves: Iterable[str] = (),
     refusals: tuple[MachineRefusal, ...] = (),
 ) -> Demand:
     """Resolve the demand of a service: every requirement of a matching policy holds, and every preference
     counts.
 
-    `neighbours` are the services that call this service.
+    `callers` are the services that call this service, with whether the caller limits the latency.
     """
     spec = service.spec
     matching = sorted(
@@ -333,12 +393,6 @@ def resolve_demand(
     for policy in matching:
         requirements.extend(_policy_requirements(policy))
     rules, size_sources = _cluster_rules(matching)
-    preferences: list[tuple[SortKey, bool, int]] = []
-    for policy in matching:
-        for weighted in policy.spec.preferences:
-            if weighted.weight:
-                is_ascending = weighted.preference.order == "ascending"
-                preferences.append((weighted.preference.sort_by, is_ascending, weighted.weight))
     demand = Demand(
         name=service_key(service),
         replicas=0,
@@ -348,11 +402,11 @@ def resolve_demand(
         gpu_model=spec.placement.resources.gpu_model,
         rules=rules,
         size_sources=size_sources,
-        preferences=tuple(preferences),
         soft_spread=tuple(
             (spread.topology_key, spread.max_skew) for spread in _offer_spreads(service, "ScheduleAnyway")
         ),
-        neighbours=tuple(dict.fromkeys([*_called_services(service).values(), *neighbours])),
+        calls=tuple(dict.fromkeys([*_called_services(service).values(), *latency_targets(service).values()])),
+        callers=tuple(callers),
         latency_to=tuple(latency_targets(service).items()),
         usable_reserves=frozenset(usable_reserves),
         tolerations=spec.placement.tolerations,
@@ -364,7 +418,32 @@ def resolve_demand(
         min_replicas=spec.min_replicas,
         max_replicas=spec.replicas.max,
     )
-    return demand.with_replica_count()
+    preferences = _preferences(matching, has_preferred_neighbours=bool(demand.preferred_neighbours))
+    return replace(demand, preferences=preferences).with_replica_count()
+
+
+def _preferences(
+    policies: Sequence[LatticePlacementPolicy], *, has_preferred_neighbours: bool
+) -> Preferences:
+    """The preferences of all policies, equal ones with the sum of their weights; nearness to neighbours without
+    a latency limit counts even if no policy states it."""
+    weights: Counter[tuple[SortKey, bool]] = Counter()
+    is_proximity_stated = False
+    for policy in policies:
+        for weighted in policy.spec.preferences:
+            sort = weighted.preference.sort_by
+            weights[sort, weighted.preference.order == "ascending"] += weighted.weight
+            is_proximity_stated |= sort == "proximity"
+    if has_preferred_neighbours:
+        if not is_proximity_stated:
+            weights["proximity", True] = DEFAULT_PROXIMITY_WEIGHT
+        if weights["proximity", True] and not any(
+            weight for (sort, _), weight in weights.items() if sort != "proximity"
+        ):
+            weights["cost", True] = DEFAULT_COST_WEIGHT
+    else:
+        del weights["proximity", True]
+    return tuple(sorted((sort, ascending, weight) for (sort, ascending), weight in weights.items() if weight))
 
 
 def _max_per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
@@ -479,10 +558,11 @@ def service_source(name: str) -> str:
     return f"service/{name.rpartition('/')[2]}"
 
 
-def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[str]]:
-    """The calling services, by called service."""
-    callers: dict[str, list[str]] = {}
+def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[tuple[str, bool]]]:
+    """By called service: the calling services, with whether the caller limits the latency to the service."""
+    callers: dict[str, list[tuple[str, bool]]] = {}
     for service in services:
-        for called in _called_services(service).values():
-            callers.setdefault(called, []).append(service_key(service))
+        bound = set(latency_targets(service).values())
+        for called in dict.fromkeys([*_called_services(service).values(), *bound]):
+            callers.setdefault(called, []).append((service_key(service), called in bound))
     return callers

@@ -47,7 +47,7 @@ class Fleet:
         self.ledgers = OfferLedgers(self.table, budgets)
         self.inventory = ClusterInventory(self.table, self.ledgers, self._journal)
         self.groups = ClusterGroups(self.table, self.inventory)
-        self.replicas = ReplicaIndex(self.table, self.inventory.machines, self._journal)
+        self.replicas = ReplicaIndex(self.table, self.inventory, self._journal)
         self.quotes = Quotes(
             self.table, self.ledgers, self.inventory, self.groups, MachineCatalog(self.table.offers)
         )

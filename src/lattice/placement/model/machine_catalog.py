@@ -1,8 +1,10 @@
 """The machine types of all offers as matrices, and the machines that a demand would take of every type in
 every offer."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Machine
 
 # A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
 UNPRICED_COST = 1 << 60
+# A mix has at most so many machines of the large type fewer than fit.
+MAX_MIX_STEPS = 8
 # A number of machines that is below an integer by less than this counts as the integer.
 ROUNDING_TOLERANCE = 1e-9
 RUNTIMES = ("container", "process")
@@ -25,7 +29,11 @@ class MachineCatalog:
 
     def __init__(self, offers: Sequence[Offer], first_names: Sequence[str] = ()) -> None:
         """Types in the order of `first_names`, then all other types of the offers."""
-        self.type_names = list(first_names) or sorted({kind.name for offer in offers for kind in offer.types})
+        tie_keys: dict[str, int] = {}
+        for offer in offers:
+            for kind in offer.types:
+                tie_keys.setdefault(kind.name, kind.tie_key)
+        self.type_names = list(first_names) or sorted(tie_keys, key=lambda name: (tie_keys[name], name))
         self.type_ids = {name: number for number, name in enumerate(self.type_names)}
         for offer in offers:
             for kind in offer.types:
@@ -39,6 +47,15 @@ class MachineCatalog:
         self.offer_names = [offer.name for offer in offers]
         # By offer: the GPU models that the offer counts in total (see `Limits.gpus`), or an empty set.
         self.gpu_models = [frozenset(offer.limits.gpus) for offer in offers]
+        # Offers with equal machine types have the same group: a purchase is planned once per group.
+        groups: dict[object, int] = {}
+        self.type_groups: list[int] = [
+            groups.setdefault(
+                (self.gpu_models[row], *((kind.name, kind.tie_key, kind.rate) for kind in offer.types)),
+                len(groups),
+            )
+            for row, offer in enumerate(offers)
+        ]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)
         self.is_priced: Flags = np.zeros(shape, np.bool_)
@@ -184,6 +201,126 @@ class MachineFit:
         self.machine_count: Integers = machines
         price = np.where(catalog.is_priced, machines * catalog.rate, UNPRICED_COST)
         self.total_rate: Integers = np.where(self.can_host, price, NO_LIMIT)
+        self._catalog, self._demand = catalog, demand
+        hosts = self.can_host & catalog.is_priced
+        # Whether the best type for the next machine may depend on the number of replicas that are missing.
+        self.has_choice = demand.replicas > 1 and bool((hosts.sum(axis=0) > 1).any())
+        self._candidates: dict[int, list[_Candidate]] = {}
+        self._purchases: dict[tuple[int, int], Purchase] = {}
+        self._mixed_rates: Integers | None = None
+
+    def mixed_rates(self) -> Integers:
+        """The lowest price of all replicas by offer if machines may have two types; NO_LIMIT without a type."""
+        if self._mixed_rates is None:
+            groups = self._catalog.type_groups
+            by_group = {
+                group: self.purchase(row, self._demand.replicas).rate for row, group in _first_rows(groups)
+            }
+            self._mixed_rates = np.array([by_group[group] for group in groups], np.int64)
+        return self._mixed_rates
+
+    def purchase(self, row: int, replicas: int) -> "Purchase":
+        """The cheapest machines for so many replicas in the offer."""
+        key = (self._catalog.type_groups[row], replicas)
+        if key not in self._purchases:
+            if key[0] not in self._candidates:
+                self._candidates[key[0]] = self._useful_types(row)
+            packing = max(1, self._demand.rules.packing_millionths) / MILLIONTHS
+            self._purchases[key] = _cheapest_purchase(self._candidates[key[0]], replicas, packing)
+        return self._purchases[key]
+
+    def _useful_types(self, row: int) -> "list[_Candidate]":
+        """The types of the offer that no other type dominates, cheapest first."""
+        catalog, needs = self._catalog, self._demand.effective_needs
+        candidates = []
+        for type_id in np.flatnonzero(self.can_host[:, row] & catalog.is_priced[:, row]).tolist():
+            shares = []
+            for resource in ("cpu", "memory"):
+                size = int(catalog.size(resource)[type_id, row])
+                shares.append(needs.get(resource, 0) / size if 0 < size < NO_LIMIT else 0.0)
+            fitting = int(self.replicas_per_machine[type_id, row])
+            candidates.append(_Candidate(int(catalog.rate[type_id, row]), fitting, max(shares), type_id))
+        useful: list[_Candidate] = []
+        for candidate in sorted(
+            candidates, key=lambda kind: (kind.rate, kind.share, -kind.fitting, kind.type_id)
+        ):
+            if not any(
+                rival.fitting >= candidate.fitting and rival.share <= candidate.share for rival in useful
+            ):
+                useful.append(candidate)
+        return useful
+
+
+class _Candidate(NamedTuple):
+    """A machine type for one demand."""
+
+    rate: int
+    # Replicas that fit on one machine.
+    fitting: int
+    # The larger share of cpu or memory that one replica takes of a machine.
+    share: float
+    type_id: int
+
+    def machines_for(self, replicas: int, packing: float) -> int:
+        """Machines for the replicas if the cluster grows as soon as its utilisation passes the packing
+        threshold."""
+        below = math.floor(min(replicas - 1, (replicas - 1) * self.share / packing) + ROUNDING_TOLERANCE)
+        return max(-(-replicas // self.fitting), below + 1)
+
+    def replicas_below_threshold(self, machines: int, packing: float) -> int:
+        """Replicas on the machines when the cluster grows by the next machine."""
+        most = machines * self.fitting
+        if not self.share:
+            return most
+        return min(most, math.ceil(machines * packing / self.share - ROUNDING_TOLERANCE))
+
+
+class Purchase(NamedTuple):
+    """The machines for a number of replicas: so many of one type, then of a smaller type for the rest. A type
+    of -1: there is none."""
+
+    rate: int
+    type_id: int
+    machines: int
+    rest_type_id: int
+
+
+def _cheapest_purchase(candidates: Sequence[_Candidate], replicas: int, packing: float) -> Purchase:
+    """The cheapest machines for the replicas: of one type, or of a large type and a smaller type for the
+    rest. Equal prices go to one type, and to the cheaper machine."""
+    best = Purchase(NO_LIMIT, -1, 0, -1)
+    for candidate in candidates:
+        count = candidate.machines_for(replicas, packing)
+        if candidate.rate * count < best.rate:
+            best = Purchase(candidate.rate * count, candidate.type_id, count, candidate.type_id)
+    for large in candidates:
+        full = replicas // large.fitting
+        for count in range(max(1, full - MAX_MIX_STEPS), full + 1):
+            # The small type takes the replicas that come after the large machines have reached the threshold.
+            remaining = replicas - large.replicas_below_threshold(count, packing)
+            if remaining <= 0:
+                continue
+            for small in candidates:
+                if small.fitting >= large.fitting:
+                    continue
+                # The utilisation of the whole cluster counts for the threshold.
+                used = (replicas - 1) * small.share / packing
+                provided = count * small.share / large.share if large.share else used
+                by_threshold = math.floor(min(remaining - 1, used - provided) + ROUNDING_TOLERANCE) + 1
+                machines = max(-(-remaining // small.fitting), by_threshold)
+                rate = large.rate * count + small.rate * machines
+                if rate < best.rate:
+                    best = Purchase(rate, large.type_id, count, small.type_id)
+    return best
+
+
+def _first_rows(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first row of every group."""
+    listed: set[int] = set()
+    for row, group in enumerate(groups):
+        if group not in listed:
+            listed.add(group)
+            yield row, group
 
 
 def _machines_below_threshold(catalog: MachineCatalog, demand: Demand) -> Integers:

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
-from lattice.engine.tie_order import tie_rank
 from lattice.kinds.constraints import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
@@ -23,6 +22,9 @@ NO_LIMIT = 1 << 61
 # A data center that states its total cores or memory has one machine type with this name, whose size is an
 # equal part of the total for each machine.
 STATIC_MACHINE_TYPE = "static"
+# The lower bits of the rank of an offer come from its name.
+TIE_KEY_BITS = 48
+NAME_RANK_BITS = 16
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
 
@@ -47,6 +49,8 @@ class MachineType:
     runtimes: frozenset[str] | None = None
     # The type as its class states it, if the real machines of the class in the offer have less.
     promised: "MachineType | None" = None
+    # Digest of everything but the name; breaks ties between types before the name does.
+    tie_key: int = 0
 
     @property
     def is_priced(self) -> bool:
@@ -108,12 +112,18 @@ class Offer:
     # Names of the ledgers that pay for every machine of the offer.
     budgets: tuple[str, ...] = ()
     reservation: Reservation | None = None
+    # Whole machines, and amounts of cpu and memory, that only services of the reservation may use. An amount
+    # that is no multiple of a machine closes only its whole machines; the rest is free capacity among the
+    # machines of the other services, which may not use it.
     reserved_nodes: int = 0
+    reserved_amounts: Mapping[str, int] = field(default_factory=dict)
     overflow: Overflow | None = None
     # The provider creates no machines: only machines that join serve the offer.
     is_manual: bool = False
     closed_reason: str = ""  # why no new replica is placed
     reopen_hint: str = ""  # the change that opens the offer again
+    # Digest of everything but names, of TIE_KEY_BITS bits; breaks ties between offers before the name does.
+    tie_key: int = 0
 
     @property
     def region(self) -> str:
@@ -123,6 +133,23 @@ class Offer:
     @property
     def is_static(self) -> bool:
         return self.kind == "static"
+
+    @property
+    def has_reserve(self) -> bool:
+        return self.reserved_nodes > 0 or bool(self.reserved_amounts)
+
+    def capacity(self, resource: str) -> int:
+        """The stated amount of cpu or memory, else that of all machines at the largest size; NO_LIMIT if
+        neither is limited."""
+        stated = self.limits.millicores if resource == "cpu" else self.limits.memory
+        if stated < NO_LIMIT:
+            return stated
+        largest = max((kind.size.get(resource, 0) for kind in self.types), default=0)
+        return NO_LIMIT if max(largest, self.limits.nodes) >= NO_LIMIT else self.limits.nodes * largest
+
+    def unreserved(self, resource: str) -> int:
+        """The cpu or memory that services outside of the reservation may use."""
+        return self.capacity(resource) - self.reserved_amounts.get(resource, 0)
 
     def initial_nodes(self, min_nodes: int) -> int:
         """Machines that a new cluster starts with: the minimum of the policy, within the limit per cluster of
@@ -142,7 +169,9 @@ class OfferTable(Table):
         super().__init__(OFFER_RESOURCES)
         # The offer counts as deleted: every replica is rejected.
         self.add_column("lost", np.bool_)
-        self.offers = sorted(offers, key=lambda offer: tie_rank(0, offer.name))
+        unsorted = list(offers)
+        self._tie_keys = {offer.name: offer.tie_key for offer in unsorted}
+        self.offers = sorted(unsorted, key=lambda offer: (self.rank_of(offer.name), offer.name))
         for offer in self.offers:
             self.add(offer.name, _totals(offer))
         self.nodes_per_cluster: Integers = np.array(
@@ -153,12 +182,17 @@ class OfferTable(Table):
         self.scores: dict[object, Floats] = {}
         self._index_offers()
 
+    def rank_of(self, name: str) -> int:
+        """The rank by everything but the name first, so that the name decides only between equal offers."""
+        name_rank = super().rank_of(name) & ((1 << NAME_RANK_BITS) - 1)
+        return self._tie_keys[name] << NAME_RANK_BITS | name_rank
+
     def _index_offers(self) -> None:
         self.static_rows: list[int] = []
         self.overflow_rows: list[int] = []
         reserving, hints = set(), set()
         for row, offer in enumerate(self.offers):
-            if offer.reserved_nodes:
+            if offer.has_reserve:
                 reserving.add(offer.name)
             if offer.is_static:
                 self.static_rows.append(row)

@@ -1,6 +1,7 @@
 """Quotes: for every offer, whether one more replica uses free capacity or needs new machines, and at what
 price."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,6 +162,10 @@ class Quotes:
             type_id = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
             columns = np.arange(len(rows))
             best, bought = total[type_id, columns], rate[type_id, columns] * count
+            if fit.has_choice and not ask.capacity_target:
+                # A mix of two types counts where each of them is affordable, and one machine is bought at once.
+                may_mix = (count == 1) & (affordable_types == can_host).all(axis=0)
+                best = np.where(may_mix, np.minimum(best, fit.mixed_rates()[rows]), best)
         per_replica = best // max(1, demand.replicas)
         has_free_capacity = self._has_free_machine(ask, rows)
         return Quote(
@@ -195,6 +200,36 @@ class Quotes:
         if "budget" not in demand.ignored_limits:
             affordable &= self._within_budgets(ask, rows, count)
         return count, feasible, affordable
+
+    def next_type(
+        self, ask: ReplicaAsk, row: int, missing: int, present: Mapping[str, tuple[int, int]]
+    ) -> str | None:
+        """The machine type to buy next in the offer if so many replicas are missing there; None if the offer can
+        add no machine. `present` has machines and replicas of the service in the offer by type."""
+        quote, fit = self.quote_for(ask), self.machine_fit(ask.demand)
+        if not quote.affordable[row] or not quote.within_limits[row]:
+            return None
+        best = int(quote.type_id[row])
+        grows = ask.demand.rules.min_nodes <= 1 or self._growth(ask, np.array([row], np.intp))[0] > 0
+        if fit.has_choice and not ask.capacity_target and grows:
+            preferred = self._type_of_mix(fit, row, missing, present)
+            if preferred not in (best, UNSET) and self.may_provision(
+                ask, row, self.catalog.type_names[preferred]
+            ):
+                best = preferred
+        return self.catalog.type_names[best]
+
+    def _type_of_mix(
+        self, fit: MachineFit, row: int, missing: int, present: Mapping[str, tuple[int, int]]
+    ) -> int:
+        """The next type of the cheapest mix. The mix is planned for the missing replicas and for the replicas on
+        machines of its large type, so that it is the same before and after these machines are bought."""
+        mix = fit.purchase(row, missing + sum(replicas for _, replicas in present.values()))
+        machines, replicas = present.get(self.catalog.type_names[mix.type_id], (0, 0))
+        continued = fit.purchase(row, missing + replicas)
+        if continued.type_id != mix.type_id:
+            return fit.purchase(row, missing).type_id
+        return continued.rest_type_id if machines >= continued.machines else continued.type_id
 
     def may_provision(self, ask: ReplicaAsk, row: int, node_class: str) -> bool:
         """Whether machines of the class may be bought in the offer for the ask."""
@@ -330,13 +365,16 @@ class Quotes:
         nodes: Integers = table.free(table.resource_index["nodes"])[rows]
         if not self._table.offers_with_reserve:
             return nodes
-        unreserved = [
-            self._groups.unreserved_nodes_left(row)
-            if self._groups.is_reserved_for_others(demand, row)
-            else NO_LIMIT
-            for row in rows.tolist()
-        ]
+        unreserved = [self._unreserved_nodes_left(demand, row) for row in rows.tolist()]
         return np.minimum(nodes, np.array(unreserved, np.int64))
+
+    def _unreserved_nodes_left(self, demand: Demand, row: int) -> int:
+        if not self._groups.is_reserved_for_others(demand, row):
+            return NO_LIMIT
+        # Without unreserved capacity a further machine would be of no use.
+        if self._groups.unreserved_shortfall(demand, row):
+            return 0
+        return self._groups.unreserved_nodes_left(row)
 
     def _overflow_clusters_left(self, static: str) -> int:
         """Clusters that a data center may still overflow into."""

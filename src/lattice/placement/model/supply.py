@@ -1,6 +1,7 @@
 """Compile pools, clouds and data centers into offers and budgets, with findings about objects that cannot
 serve as declared."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -22,7 +23,15 @@ from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
 from lattice.placement.inputs.observed_machines import PromisedMachine, lacks_anything
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
-from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Budget, Limits, MachineType, Offer
+from lattice.placement.model.offer import (
+    NO_LIMIT,
+    STATIC_MACHINE_TYPE,
+    TIE_KEY_BITS,
+    Budget,
+    Limits,
+    MachineType,
+    Offer,
+)
 
 K = TypeVar("K", bound=Kind)
 # The providers that this server can create machines with, and the runtimes of their machines; None: unknown.
@@ -150,6 +159,8 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters 
         elif not offer.closed_reason and not _has_adapter(offer, adapters):
             message = no_adapter_message(offer.place.provider)
             offers[position] = replace(offer, closed_reason=message, reopen_hint=adapter_hint)
+    budgets = {budget.name: budget for budget in _budgets(pools, clouds, statics)}
+    offers = [replace(offer, tie_key=_tie_key(offer, budgets)) for offer in offers]
     findings = [
         *duplicates,
         *overlaps.values(),
@@ -159,10 +170,36 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters 
     ]
     return Supply(
         tuple(sorted(offers, key=lambda offer: offer.name)),
-        {budget.name: budget for budget in _budgets(pools, clouds, statics)},
+        budgets,
         tuple(sorted(findings, key=lambda finding: (finding.subject, finding.type, finding.message))),
         classes,
     )
+
+
+def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
+    """A digest of everything in the offer that placement reads, except for names of objects."""
+    place, overflow = offer.place, offer.overflow
+    paying = [budgets[name] for name in offer.budgets if name in budgets]
+    properties = (
+        offer.kind,
+        (place.provider, place.region, place.zone),
+        sorted((key, sorted(values)) for key, values in offer.labels.items()),
+        sorted(offer.compliance),
+        sorted(offer.capabilities),
+        sorted(offer.residency),
+        sorted((kind.tie_key, kind.rate) for kind in offer.types),
+        offer.limits,
+        [(budget.limit, budget.is_hard) for budget in paying],
+        offer.reservation,
+        overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
+        bool(offer.closed_reason),
+    )
+    return _digest(properties, TIE_KEY_BITS)
+
+
+def _digest(properties: object, bits: int) -> int:
+    digest = hashlib.blake2b(repr(properties).encode(), digest_size=bits // 8).digest()
+    return int.from_bytes(digest, "big")
 
 
 def of_kind(objects: Iterable[Kind], kind: type[K]) -> list[K]:
@@ -245,15 +282,17 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
     place = Place(name, spec.provider, location.region or location.name, location.zone, location.name)
     types = _static_types(static, classes)
     reserved_nodes = 0
+    reserved_amounts: dict[str, int] = {}
     if spec.reservation:
         reserved = spec.reservation.reserved
         reserved_nodes = reserved.nodes or 0
-        # A reservation of cores or memory counts in whole machines too, so that a large replica fits when the
-        # reservation is needed.
+        # The whole machines of a reservation of cores or memory stay empty of other services, so that a large
+        # replica fits when the reservation is needed.
         for resource, amount in (("cpu", reserved.millicores), ("memory", reserved.memory_bytes)):
             largest = max((kind.size.get(resource, 0) for kind in types), default=0)
             if amount and largest:
-                reserved_nodes = max(reserved_nodes, -(-amount // largest))
+                reserved_amounts[resource] = amount
+                reserved_nodes = max(reserved_nodes, amount // largest)
     return Offer(
         name=name,
         kind="static",
@@ -272,6 +311,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
         ),
         reservation=spec.reservation,
         reserved_nodes=reserved_nodes,
+        reserved_amounts=reserved_amounts,
         overflow=spec.overflow,
     )
 
@@ -390,6 +430,17 @@ def _machine_type(
         dict(spec.labels),
         spec.taints,
         runtimes=runtimes,
+        tie_key=_digest(
+            (
+                sorted(amounts.items()),
+                price and price.micros,
+                spec.resources.gpu_model,
+                sorted(spec.labels.items()),
+                spec.taints,
+                sorted(runtimes or ()),
+            ),
+            TIE_KEY_BITS,
+        ),
     )
 
 

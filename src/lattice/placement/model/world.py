@@ -244,7 +244,7 @@ class World:
         )
 
     @cached_property
-    def _callers(self) -> dict[str, list[str]]:
+    def _callers(self) -> dict[str, list[tuple[str, bool]]]:
         return callers_by_service(self.services.values())
 
     @cached_property
@@ -262,7 +262,7 @@ class World:
 
     @cached_property
     def _reserving_offers(self) -> list[Offer]:
-        return [offer for offer in self.declared_supply.offers if offer.reserved_nodes]
+        return [offer for offer in self.declared_supply.offers if offer.has_reserve]
 
     @cached_property
     def demands(self) -> dict[str, Demand]:

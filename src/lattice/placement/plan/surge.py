@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.unschedulable import growable_type, growth_blocker
 from lattice.placement.model.current_state import SURGE_PREFIX
 from lattice.placement.model.demand import Demand
@@ -38,7 +38,7 @@ def surge_of(demands: Iterable[Demand], fleet: Fleet) -> Surge:
     names: list[str] = []
     rate = 0
     with fleet.what_if():
-        for demand in by_priority(demands):
+        for demand in ordered_demands(demands):
             groups = sorted(
                 {
                     (

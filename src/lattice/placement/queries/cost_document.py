@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lattice.kinds.meta.quantity import MILLIONTHS
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.inputs.cost_allocation import CostPart, MachineState
 from lattice.placement.plan.plan import FleetState
 from lattice.placement.queries.plan_document import Document, price_document, rate_document
@@ -85,7 +85,7 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
 def _missing_services(state: FleetState, namespace: str) -> Iterator[tuple[str, int, int]]:
     """Yield the services without a place for all replicas: name, placed replicas, and desired replicas."""
     demands = state.world.demands
-    for demand in by_priority(demands.values()):
+    for demand in ordered_demands(demands.values()):
         if not namespace or demand.name.startswith(f"{namespace}/"):
             placed = state.placed_replicas(demand.name)
             if placed < demand.replicas:

@@ -74,7 +74,18 @@ def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfa
     unreserved = fleet.groups.unreserved_nodes_left(row)
     if free["nodes"] < count:
         yield _count_shortfall("nodes", count, free["nodes"], f" of {offer.limits.nodes:,}")
-    elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and unreserved < count:
+    elif fleet.groups.is_reserved_for_others(demand, row) and (
+        short := fleet.groups.unreserved_shortfall(demand, row)
+    ):
+        name, amount, available = short
+        reserved = format_amount(name, offer.reserved_amounts[name])
+        yield Shortfall(
+            name,
+            format_amount(name, amount),
+            f"{format_amount(name, max(0, available))} of {format_amount(name, offer.capacity(name))}, {reserved} reserved",
+            format_amount(name, amount - max(0, available)),
+        )
+    elif offer.has_reserve and not demand.may_use_reserve(offer.name) and unreserved < count:
         yield _count_shortfall(
             "nodes",
             count,
