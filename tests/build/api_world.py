@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from build.virtual import VirtualClock
@@ -30,6 +31,12 @@ class ApiWorld:
         self.api = Api(
             MemoryStore(clock), CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: f"{next(suffixes):05}"
         )
+
+    def other_server(self) -> "ApiWorld":
+        """Another server on the same store: it shares no memory with this one."""
+        other = ApiWorld()
+        other.api = replace(self.api)
+        return other
 
     async def do(
         self,

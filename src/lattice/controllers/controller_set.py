@@ -19,12 +19,14 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, run_all
 from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
 from lattice.controllers.services.clusters import ClusterController, TokenMinter
+from lattice.controllers.services.declarations import DeclarationController
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
+from lattice.kinds.meta.validator import did_you_mean
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
@@ -33,7 +35,7 @@ from lattice.placement.feed.placement_input import PricingTables
 from lattice.providers.protocol import Provider
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.settings import Settings
+from lattice.settings import CONTROLLER_NAMES, Settings
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class ControllerSet:
                 context, dependencies.adapters, lambda: dependencies.pricing_tables().book
             ).loop(),
             ServiceStatusController(context).loop(),
+            DeclarationController(context).loop(),
             AgreementController(context).loop(),
             webhooks.loop(),
             AutomationController(context, webhooks).loop(),
@@ -180,6 +183,22 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
     return NodeTimeouts(
         heartbeat, lost_after, replace_after, evictions_per_second=settings.evictions_per_second
     )
+
+
+def enabled_controllers(settings: Settings) -> str:
+    """The setting that chooses controllers; raise Invalid for a word that names no controller: a misspelt name
+    would leave out a controller without a sign."""
+    words = [word.strip() for word in settings.controllers.split(",") if word.strip()]
+    names = (*CONTROLLER_NAMES, "*")
+    unknown = [word for word in words if word.removeprefix("-") not in names or word == "-*"]
+    if unknown:
+        hint = did_you_mean(unknown[0].removeprefix("-"), CONTROLLER_NAMES)
+        raise Invalid(
+            f'there is no controller "{unknown[0]}"{hint}',
+            where="--controllers",
+            fix=f"use * for all, -NAME to exclude one, or names of: {', '.join(CONTROLLER_NAMES)}",
+        )
+    return settings.controllers
 
 
 def grace_periods(settings: Settings) -> GracePeriods:

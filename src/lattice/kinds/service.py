@@ -33,6 +33,8 @@ from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_p
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
 
+# Replicas of a service that states no number.
+DEFAULT_REPLICAS = 1
 # Condition: whether all replicas are placed.
 PLACED_CONDITION = "Placed"
 # Condition: whether placement would decide otherwise today.
@@ -238,7 +240,7 @@ class ServiceSpec(Part):
     @property
     def min_replicas(self) -> int:
         """Number of replicas, unless regions require more."""
-        return 1 if self.replicas.min is None else self.replicas.min
+        return DEFAULT_REPLICAS if self.replicas.min is None else self.replicas.min
 
     def desired_replicas(self, min_regions: int = 0) -> int:
         """Number of replicas: at least `min`, one for each required region, and one for each of `min_regions`
@@ -351,12 +353,14 @@ class LatticeService(Kind):
         categories=("lattice", "all"),
         namespaced=True,
         scale_path="spec.replicas.min",
+        scale_default=DEFAULT_REPLICAS,
         columns=(
             Column(
                 "Wanted",
                 ".spec.replicas.min",
                 "integer",
                 description="Desired number of replicas; 1 by default.",
+                default=DEFAULT_REPLICAS,
             ),
             Column("Ready", ".status.health.ready", "integer"),
             Column("Replicas", ".status.replicas", "integer"),

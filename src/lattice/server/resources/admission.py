@@ -9,6 +9,7 @@ import msgspec
 
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, GROUP, SYSTEM_NAMESPACE
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.metadata_validation import admit_metadata
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.meta.undecodable_objects import readable_part_problems
@@ -18,6 +19,21 @@ from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
 
 PERMANENT_NAMESPACES = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
+# Kinds that users create and of which a controller reports whether they are ready. Controllers create the
+# other kinds with status (nodes, clusters, ledgers, agreements), together with their first status.
+BORN_PENDING = frozenset(
+    f"{plural}.{GROUP}"
+    for plural in (
+        "latticepools",
+        "latticenodeclasses",
+        "latticeplacementpolicies",
+        "cloudinfrastructures",
+        "staticinfrastructures",
+        "latticeservices",
+        "latticeworkloads",
+        "automationrules",
+    )
+)
 CA_SECRET = Key("secrets", SYSTEM_NAMESPACE, "lattice-ca")
 
 
@@ -151,11 +167,11 @@ def _class_problems(served: ServedKind, obj: Object, has_schema_causes: bool) ->
 
 
 def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None) -> Object:
-    """Add the fields that the API sets by itself on services, namespaces and secrets; reject changes of
-    immutable objects."""
+    """Add the fields that the API sets by itself on new Lattice objects, namespaces and secrets; reject changes
+    of immutable objects."""
+    if previous is None and served.resource.id in BORN_PENDING:
+        obj = {**obj, "status": _pending_status(served, obj["metadata"]["creationTimestamp"])}
     match served.resource.id:
-        case "latticeservices.lattice.dev" if previous is None:
-            return {**obj, "status": {"phase": "Pending"}}
         case "namespaces" if previous is None:
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":
@@ -164,6 +180,22 @@ def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None
         case "configmaps":
             _reject_immutable_change(served, obj, previous)
     return obj
+
+
+def _pending_status(served: ServedKind, created: str) -> Object:
+    """Return the status of an object that no controller has seen yet.
+
+    Without it, clients that wait by kstatus (Flux, Helm, kpt) take a new object for a ready one.
+    """
+    ready = {
+        "type": READY_CONDITION,
+        "status": "Unknown",
+        "reason": "Pending",
+        "message": "no controller has observed the object yet",
+        "lastTransitionTime": created,
+    }
+    status: Object = {"observedGeneration": 0, "conditions": [ready]}
+    return {"phase": "Pending", **status} if served.resource.id == "latticeservices.lattice.dev" else status
 
 
 def _encode_secret(obj: Object, previous: Object | None) -> Object:

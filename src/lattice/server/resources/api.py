@@ -7,6 +7,7 @@ from lattice.clock import Clock
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.requests.catalog import Catalog, ServedKind
 from lattice.server.resources.watch_frames import WatchFrameCache
+from lattice.server.resources.write_retries import WriteTurns
 from lattice.store.protocol import Store
 
 
@@ -26,6 +27,12 @@ class Api:
     watch_frames: WatchFrameCache = field(default_factory=WatchFrameCache)
     # The last read revision of a namespace, by name; the commit of a new object checks the revision.
     namespace_revisions: dict[str, int] = field(default_factory=dict)
+
+    # Built in `__post_init__`, with the clock and the jitter of this Api.
+    write_turns: WriteTurns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.write_turns = WriteTurns(self.clock, lambda: self.jitter())
 
     def store_of(self, served: ServedKind) -> Store:
         return self.read_only_stores.get(served.resource.id, self.store)

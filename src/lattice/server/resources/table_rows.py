@@ -95,7 +95,7 @@ def _cell(resource: Resource, column: Column) -> Cell:
     if column.type == "date":
         return lambda obj, now: age(values[0], now) if (values := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
-        return lambda obj, now: values[0] if (values := find(obj)) else None
+        return lambda obj, now: values[0] if (values := find(obj)) else column.default
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
 
 

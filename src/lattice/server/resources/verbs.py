@@ -1,7 +1,6 @@
 """The verbs on one object: get, create, update, patch, apply and delete."""
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,7 @@ from lattice.server.requests.status_error import success_status
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
-from lattice.server.resources.write import MAX_WRITE_ATTEMPTS, PendingWrite, undeclared_field_causes, write
+from lattice.server.resources.write import PendingWrite, undeclared_field_causes, write
 from lattice.store.protocol import Delete, Entry, Put, RevisionConflict
 
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
@@ -94,9 +93,10 @@ async def update(api: Api, call: Call) -> Reply:
     resourceVersion."""
     options = write_options(call.query, "UpdateOptions", call.user_agent)
     target = call.target
-    for _ in range(MAX_WRITE_ATTEMPTS):
-        parsed, duplicates = read_body(call)
-        body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
+    parsed, duplicates = read_body(call)
+    body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
+
+    async def replace() -> Reply:
         old, expected_revision = await get_existing(api, call), body["metadata"].get("resourceVersion")
         if not expected_revision and target.served.resource.group:
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
@@ -109,9 +109,25 @@ async def update(api: Api, call: Call) -> Reply:
             raise admission.stale_object_error(target.served, target.name)
         # Without an expected revision, a concurrent write is no error: validate and write again over the
         # newer object.
-        with contextlib.suppress(RevisionConflict):
-            return await write(api, PendingWrite(call, options, old, body, duplicates=duplicates))
-    raise admission.stale_object_error(target.served, target.name)
+        return await write(api, PendingWrite(call, options, old, body, duplicates=duplicates))
+
+    return await write_until_won(api, call, replace)
+
+
+async def write_until_won(
+    api: Api,
+    call: Call,
+    attempt: Callable[[], Awaitable[Reply]],
+    conflicts: tuple[type[LatticeError], ...] = (RevisionConflict,),
+) -> Reply:
+    """Repeat an attempt to write the target that lost a race; raise Conflict at the deadline."""
+    target = call.target
+    return await api.write_turns.write(
+        target.served.key(target.namespace, target.name),
+        attempt,
+        lambda: admission.stale_object_error(target.served, target.name),
+        conflicts=conflicts,
+    )
 
 
 async def patch(api: Api, call: Call) -> Reply:
@@ -129,21 +145,19 @@ async def patch(api: Api, call: Call) -> Reply:
         )
     options = write_options(call.query, "PatchOptions", call.user_agent)
     parsed = parse_json(call.body)
-    for attempt in range(MAX_WRITE_ATTEMPTS):
+
+    async def patch_current() -> Reply:
         old = await get_existing(api, call)
         new = patch_object(call, old, change, parsed.value)
         # A patch may set metadata.resourceVersion: then the patch applies to that revision only.
         names_other_revision = new["metadata"].get("resourceVersion") != str(old.revision)
         if names_other_revision and new["metadata"].get("resourceVersion"):
             raise admission.stale_object_error(call.target.served, call.target.name)
-        try:
-            return await write(
-                api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates))
-            )
-        except RevisionConflict:
-            if attempt == MAX_WRITE_ATTEMPTS - 1:
-                raise admission.stale_object_error(call.target.served, call.target.name) from None
-    raise AssertionError("the last attempt returns or raises")
+        return await write(
+            api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates))
+        )
+
+    return await write_until_won(api, call, patch_current)
 
 
 def patch_object(call: Call, old: Entry, change: Callable[[Any, Any], Any], value: Any) -> Object:
@@ -166,18 +180,16 @@ async def apply(api: Api, call: Call) -> Reply:
     manager = FieldManager(
         options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force
     )
-    for attempt in range(MAX_WRITE_ATTEMPTS):
+
+    async def merge_and_write() -> Reply:
         old = await api.store.get(target.served.key(target.namespace, target.name))
         new = merge_applied(api, call, old, applied, manager)
-        try:
-            return await write(
-                api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
-            )
-        # Another client created or changed the object between the read and the commit.
-        except (RevisionConflict, Exists):
-            if attempt == MAX_WRITE_ATTEMPTS - 1:
-                raise admission.stale_object_error(target.served, target.name) from None
-    raise AssertionError("the last attempt returns or raises")
+        return await write(
+            api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
+        )
+
+    # Exists: another client created the object between the read and the commit.
+    return await write_until_won(api, call, merge_and_write, (RevisionConflict, Exists))
 
 
 def merge_applied(
@@ -243,13 +255,11 @@ def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
 async def delete(api: Api, call: Call) -> Reply:
     """Delete the object, or mark the object for deletion while finalizers remain."""
     options = delete_options(call.query, read_delete_options(call))
-    for _ in range(MAX_WRITE_ATTEMPTS):
-        entry = await get_existing(api, call)
-        try:
-            return await delete_entry(api, call, entry, options)
-        except RevisionConflict:
-            continue
-    raise admission.stale_object_error(call.target.served, call.target.name)
+
+    async def delete_current() -> Reply:
+        return await delete_entry(api, call, await get_existing(api, call), options)
+
+    return await write_until_won(api, call, delete_current)
 
 
 def read_delete_options(call: Call) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, NotFound
+from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, NotFound, Unavailable
 from lattice.kinds.meta.object_lifecycle import is_finalized, is_unchanged, new_object, updated_object
 from lattice.kinds.meta.stored_encoding import Object, pack, splice_revision, unpack
 from lattice.server.access.authorization import reject_event_change, reject_owned_workload
@@ -15,8 +15,6 @@ from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
 from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict
 
-# How often a change that lost a race is computed again on the newer object.
-MAX_WRITE_ATTEMPTS = 5
 # Characters of generateName, as in Kubernetes: with the suffix, the name still fits into a label.
 MAX_GENERATE_NAME_CHARS = 58
 
@@ -137,7 +135,7 @@ async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
             await require_namespace(api, target.namespace)
         if await api.store.get(key) is not None:
             raise _exists(served, name)
-        return Entry(key, value, 0)
+        return Entry(key, value, ABSENT)
     if pending.old is not None:
         revision = await _replace(api, key, pending.old, new, value)
     else:
@@ -155,7 +153,8 @@ async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) ->
 async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
     """Create an object; the commit checks the revision of the namespace, so that no object enters a
     terminating namespace."""
-    for _ in range(MAX_WRITE_ATTEMPTS):
+
+    async def insert() -> int:
         checks = []
         if key.namespace:
             # The cached revision may be outdated: the check in the commit finds out.
@@ -170,7 +169,11 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
                 raise _exists(served, key.name) from conflict
             # The namespace changed since the cached revision: read the namespace again.
             api.namespace_revisions.pop(key.namespace, None)
-    raise Denied(f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request")
+            raise
+
+    return await api.write_turns.retry(
+        insert, lambda: Unavailable(f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request")
+    )
 
 
 def _exists(served: ServedKind, name: str) -> Exists:
@@ -193,10 +196,7 @@ async def require_namespace(api: Api, name: str) -> int:
 
 def _answer(api: Api, call: Call, entry: Entry, status: int, warnings: tuple[str, ...]) -> Reply:
     if parse_accept(call.accept).is_plain_json:
-        return Reply(
-            splice_revision(entry.value, call.target.served.revision_offset, entry.revision),
-            status,
-            warnings=warnings,
-        )
+        body = splice_revision(entry.value, call.target.served.revision_offset, entry.revision)
+        return Reply(body, status, warnings=warnings)
     reply = represent(api, call, entry)
     return Reply(reply.body, status, reply.content_type, warnings)
