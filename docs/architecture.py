@@ -173,7 +173,7 @@ MAP: dict[str, Folder] = {
     "controllers": Folder(
         "`controller_set`: all controllers of one leader's term, wired together.",
         "controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler controllers.services"
-        " lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
+        " kinds.meta lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
         "the store through controllers.runtime.context, fenced by the term",
     ),
     "controllers.runtime": Folder(
@@ -225,9 +225,14 @@ MAP: dict[str, Folder] = {
         "kinds.meta clock server.requests store",
         "the store, keys and certificates",
     ),
+    "server.event_versions": Folder(
+        "Events of events.k8s.io/v1: a view of the store in which the core events have the newer form.",
+        "kinds kinds.meta store",
+        "the store",
+    ),
     "server.resources": Folder(
         "The REST verbs: routes, get, list, watch, write, admission, sub-resources, tables.",
-        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.requests store",
+        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.event_versions server.requests store",
         "the store",
     ),
     "server.discovery": Folder(

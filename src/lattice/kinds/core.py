@@ -10,7 +10,17 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_MAP_BY_TYPE, Column, Condition, Kind, OpaqueJson, Part, Resource
+from lattice.kinds.meta.base import (
+    DEFAULT_NAMESPACE,
+    LIST_MAP_BY_TYPE,
+    SYSTEM_NAMESPACE,
+    Column,
+    Condition,
+    Kind,
+    OpaqueJson,
+    Part,
+    Resource,
+)
 from lattice.kinds.meta.validator import join_path
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -192,6 +202,9 @@ class Event(Kind):
     reporting_component: Annotated[str, Meta(description="Component that reports the event.")] = ""
     reporting_instance: Annotated[str, Meta(description="Instance of the component.")] = ""
 
+    def problems(self) -> Iterator[Cause]:
+        yield from event_namespace_problems("involvedObject", self.involved_object, self.metadata.namespace)
+
     @property
     def last_seen(self) -> str | None:
         repeated = self.series.last_observed_time if self.series else None
@@ -201,6 +214,17 @@ class Event(Kind):
             or self.event_time
             or self.first_timestamp
             or self.metadata.creation_timestamp
+        )
+
+
+def event_namespace_problems(path: str, reference: ObjectReference, namespace: str) -> Iterator[Cause]:
+    """An event is in the namespace of its object; an event about a cluster-scoped object is in `default` or in a
+    namespace of the system."""
+    expected = (namespace,) if reference.namespace else (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, "kube-system")
+    if namespace and (reference.namespace or namespace) not in expected:
+        yield Cause(
+            f"{path}.namespace",
+            f'Invalid value: "{reference.namespace}": does not match event.namespace "{namespace}"',
         )
 
 

@@ -16,6 +16,11 @@ SELECTABLE_FIELDS_BY_RESOURCE = {
         for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
     )
     | {"reason", "type", "source", "reportingComponent"},
+    "events.events.k8s.io": frozenset(
+        f"regarding.{part}"
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    )
+    | {"reason", "type", "reportingController"},
     "secrets": frozenset({"type"}),
     "namespaces": frozenset({"status.phase"}),
     "latticeworkloads.lattice.dev": frozenset({"spec.cluster", "status.binding.node", "status.actualState"}),

@@ -14,6 +14,8 @@ from lattice.kinds.meta.metadata_validation import admit_metadata
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.meta.undecodable_objects import readable_part_problems
 from lattice.kinds.meta.validator import Findings
+from lattice.server.event_versions.conversion import new_event_causes
+from lattice.server.event_versions.event_store import V1_RESOURCE as EVENT_V1_RESOURCE
 from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
@@ -111,7 +113,12 @@ def _with_address(metadata: Object, namespace: str, name: str) -> Object:
 
 
 def admit(
-    served: ServedKind, obj: Object, validation: FieldValidation, duplicates: tuple[str, ...] = ()
+    served: ServedKind,
+    obj: Object,
+    validation: FieldValidation,
+    duplicates: tuple[str, ...] = (),
+    *,
+    is_new: bool = False,
 ) -> AdmittedObject:
     """Prune, default and validate an object; raise one error with every problem.
 
@@ -126,6 +133,8 @@ def admit(
         admitted.pop("status")
     fields_with_cause = {cause.field for cause in findings.causes}
     class_causes = _class_problems(served, admitted, bool(fields_with_cause))
+    if is_new and served.resource.id == EVENT_V1_RESOURCE:
+        class_causes += new_event_causes(admitted)
     # The class repeats problems that the schema has already reported for a field.
     findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
     field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [

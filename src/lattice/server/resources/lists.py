@@ -225,5 +225,5 @@ async def delete_collection(api: Api, call: Call) -> Reply:
                 break
             except RevisionConflict:
                 # A concurrent write changed the object: delete the newer revision.
-                current = await api.store.get(entry.key)
+                current = await api.store_of(call.target.served).get(entry.key)
     return list_reply(list_encoding(api, call, {"resourceVersion": str(revision)}), entries)

@@ -182,7 +182,7 @@ async def apply(api: Api, call: Call) -> Reply:
     )
 
     async def merge_and_write() -> Reply:
-        old = await api.store.get(target.served.key(target.namespace, target.name))
+        old = await api.store_of(target.served).get(target.served.key(target.namespace, target.name))
         new = merge_applied(api, call, old, applied, manager)
         return await write(
             api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
@@ -287,12 +287,12 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
         marked["status"] = {**obj.get("status", {}), "phase": "Terminating"}
     elif is_finalized(marked):
         if not options.dry_run:
-            await api.store.commit([Delete(entry.key, entry.revision)])
+            await api.store_of(served).commit([Delete(entry.key, entry.revision)])
         return Reply(encode(success_status(served.resource, entry.key.name, obj["metadata"]["uid"])))
     if options.dry_run or is_unchanged(obj, marked):
         return Reply(splice_revision(entry.value, served.revision_offset, entry.revision))
     value = pack(served.resource, marked)
-    revision = await api.store.commit([Put(entry.key, value, entry.revision)])
+    revision = await api.store_of(served).commit([Put(entry.key, value, entry.revision)])
     return Reply(splice_revision(value, served.revision_offset, revision))
 
 

@@ -13,7 +13,7 @@ from lattice.server.requests.options import WriteOptions
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
-from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict
+from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict, Store
 
 # Characters of generateName, as in Kubernetes: with the suffix, the name still fits into a label.
 MAX_GENERATE_NAME_CHARS = 58
@@ -76,7 +76,9 @@ def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admiss
     # An unknown field has no merge rule, so an apply is always strict.
     validation = pending.options.validation if pending.operation == "Update" else "Strict"
     try:
-        admitted = admission.admit(served, new, validation, pending.duplicates)
+        admitted = admission.admit(
+            served, new, validation, pending.duplicates, is_new=pending.old is None
+        )
     except LatticeError as error:
         raise _add_unknown_fields(pending, error) from error
     if pending.unknown_fields:
@@ -133,21 +135,21 @@ async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
         # A dry run of a create raises the errors that the commit would raise.
         if target.namespace:
             await require_namespace(api, target.namespace)
-        if await api.store.get(key) is not None:
+        if await api.store_of(served).get(key) is not None:
             raise _exists(served, name)
         return Entry(key, value, ABSENT)
     if pending.old is not None:
-        revision = await _replace(api, key, pending.old, new, value)
+        revision = await _replace(api.store_of(served), key, pending.old, new, value)
     else:
         revision = await _insert(api, served, key, value)
     return Entry(key, value, revision)
 
 
-async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
+async def _replace(store: Store, key: Key, old: Entry, new: Object, value: bytes) -> int:
     # Without finalizers, an object that is marked for deletion is removed; a namespace is emptied first.
     if is_finalized(new) and key.resource != "namespaces":
-        return await api.store.commit([Delete(key, old.revision)])
-    return await api.store.commit([Put(key, value, old.revision)])
+        return await store.commit([Delete(key, old.revision)])
+    return await store.commit([Put(key, value, old.revision)])
 
 
 async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
@@ -163,7 +165,7 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
                 revision = await require_namespace(api, key.namespace)
             checks = [Check(Key("namespaces", "", key.namespace), revision)]
         try:
-            return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
+            return await api.store_of(served).commit([Put(key, value, ABSENT)], checks=checks)
         except RevisionConflict as conflict:
             if conflict.key == key:
                 raise _exists(served, key.name) from conflict
