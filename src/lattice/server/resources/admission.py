@@ -21,6 +21,7 @@ from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
 
 PERMANENT_NAMESPACES = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 # Kinds that users create and of which a controller reports whether they are ready. Controllers create the
 # other kinds with status (nodes, clusters, ledgers, agreements), together with their first status.
 BORN_PENDING = frozenset(
@@ -45,6 +46,19 @@ class AdmittedObject:
 
     obj: Object
     warnings: tuple[str, ...] = ()
+
+
+def require_name(obj: Any, name: str) -> None:
+    """Raise Malformed for the new state of an object that lost its name: a body without metadata would drop
+    labels, annotations, owners and finalizers too."""
+    metadata = obj.get("metadata") if isinstance(obj, dict) else None
+    if isinstance(obj, dict) and not (isinstance(metadata, dict) and metadata.get("name")):
+        raise Malformed(
+            f'the name of the object (based on the URL: "{name}") was undeterminable: metadata.name is missing'
+            " after the change",
+            where="metadata.name",
+            fix="keep metadata and metadata.name; to remove labels or annotations, remove them one by one",
+        )
 
 
 def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -> Object:
@@ -179,16 +193,27 @@ def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None
     """Add the fields that the API sets by itself on new Lattice objects, namespaces and secrets; reject changes
     of immutable objects."""
     if previous is None and served.resource.id in BORN_PENDING:
-        obj = {**obj, "status": _pending_status(served, obj["metadata"]["creationTimestamp"])}
+        obj = {**obj, "status": _pending_status(served, obj["metadata"].get("creationTimestamp", ""))}
     match served.resource.id:
-        case "namespaces" if previous is None:
-            return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+        case "namespaces":
+            obj = _with_name_label(obj)
+            if previous is None:
+                return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":
             _reject_immutable_change(served, obj, previous)
             return _encode_secret(obj, previous)
         case "configmaps":
             _reject_immutable_change(served, obj, previous)
     return obj
+
+
+def _with_name_label(obj: Object) -> Object:
+    """Return the namespace with the label that holds its name, by which selectors choose one namespace."""
+    metadata = obj["metadata"]
+    if not metadata.get("name"):
+        return obj
+    labels = {**metadata.get("labels", {}), NAMESPACE_NAME_LABEL: metadata["name"]}
+    return {**obj, "metadata": {**metadata, "labels": labels}}
 
 
 def _pending_status(served: ServedKind, created: str) -> Object:

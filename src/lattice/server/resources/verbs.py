@@ -6,6 +6,7 @@ from typing import Any
 
 from lattice.errors import (
     Cause,
+    Conflict,
     Exists,
     Invalid,
     LatticeError,
@@ -84,7 +85,8 @@ async def create(api: Api, call: Call) -> Reply:
         return await write(api, PendingWrite(call, options, None, body, duplicates=duplicates))
     except LatticeError as error:
         # The name may be generated, so the path does not have it; the Status of the error names the object.
-        error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
+        if not error.object_kind:
+            error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
         raise
 
 
@@ -94,6 +96,7 @@ async def update(api: Api, call: Call) -> Reply:
     options = write_options(call.query, "UpdateOptions", call.user_agent)
     target = call.target
     parsed, duplicates = read_body(call)
+    admission.require_name(parsed, target.name)
     body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
 
     async def replace() -> Reply:
@@ -163,6 +166,7 @@ async def patch(api: Api, call: Call) -> Reply:
 def patch_object(call: Call, old: Entry, change: Callable[[Any, Any], Any], value: Any) -> Object:
     target = call.target
     new = change(unpack(old.value, old.revision), value)
+    admission.require_name(new, target.name)
     return admission.validate_identity(target.served, new, target.namespace, target.name)
 
 
@@ -200,6 +204,13 @@ def merge_applied(
     target, expected_revision = call.target, applied.obj["metadata"].get("resourceVersion")
     if old is None and (target.subresource or expected_revision):
         raise not_found_error(target.served, target.name)
+    if old is None and (uid := applied.obj["metadata"].get("uid")):
+        # A client states the uid so as not to bring back an object that was deleted meanwhile.
+        raise Conflict(
+            f'Operation cannot be fulfilled on {target.served.resource.id} "{target.name}": uid mismatch: '
+            f"the provided object specified uid {uid}, and no existing object was found",
+            fix="omit metadata.uid to create the object again",
+        )
     if old is not None and expected_revision not in (None, "", str(old.revision)):
         raise admission.stale_object_error(target.served, target.name)
     live = None if old is None else unpack(old.value, old.revision)

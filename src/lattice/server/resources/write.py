@@ -15,6 +15,7 @@ from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
 from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict, Store
 
+NAMESPACE_TERMINATING = "NamespaceTerminating"
 # Characters of generateName, as in Kubernetes: with the suffix, the name still fits into a label.
 MAX_GENERATE_NAME_CHARS = 58
 
@@ -134,7 +135,7 @@ async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
             return Entry(key, value, pending.old.revision)
         # A dry run of a create raises the errors that the commit would raise.
         if target.namespace:
-            await require_namespace(api, target.namespace)
+            await require_namespace(api, target.namespace, f'{served.resource.id} "{name}"')
         if await api.store_of(served).get(key) is not None:
             raise _exists(served, name)
         return Entry(key, value, ABSENT)
@@ -162,7 +163,7 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
             # The cached revision may be outdated: the check in the commit finds out.
             revision = api.namespace_revisions.get(key.namespace)
             if not revision:
-                revision = await require_namespace(api, key.namespace)
+                revision = await require_namespace(api, key.namespace, f'{served.resource.id} "{key.name}"')
             checks = [Check(Key("namespaces", "", key.namespace), revision)]
         try:
             return await api.store_of(served).commit([Put(key, value, ABSENT)], checks=checks)
@@ -182,15 +183,24 @@ def _exists(served: ServedKind, name: str) -> Exists:
     return Exists(f'{served.resource.id} "{name}" already exists')
 
 
-async def require_namespace(api: Api, name: str) -> int:
-    """Return the revision of a namespace that accepts new objects; raise NotFound or Denied otherwise."""
+async def require_namespace(api: Api, name: str, new_object_name: str) -> int:
+    """Return the revision of a namespace that accepts new objects; raise NotFound or Denied otherwise.
+
+    `new_object_name` is the object to create, for messages.
+    """
     entry = await api.store.get(Key("namespaces", "", name))
     if entry is None:
-        raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
+        missing = NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
+        missing.object_kind, missing.object_name = "namespaces", name
+        raise missing
     if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):
+        # Clients read the cause: controllers of Kubernetes stop creating objects, instead of reporting an error.
+        cause = Cause("metadata.namespace", f"namespace {name} is being terminated", NAMESPACE_TERMINATING)
         raise Denied(
+            f"{new_object_name} is forbidden: "
             f'unable to create new content in namespace "{name}" because it is being terminated',
             fix="use another namespace",
+            causes=[cause],
         )
     api.namespace_revisions[name] = entry.revision
     return entry.revision
