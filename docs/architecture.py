@@ -210,8 +210,8 @@ MAP: dict[str, Folder] = {
     ),
     "server": Folder(
         "`app`: the HTTP server, which passes each request to the folder that answers its path.",
-        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
-        " server.resources server.ui_backend",
+        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.http server.live"
+        " server.requests server.resources server.ui_backend",
         "HTTP connections",
     ),
     "server.apply": Folder("Patches, server-side apply, managed fields.", "", VALUES),
@@ -224,6 +224,11 @@ MAP: dict[str, Folder] = {
         "Authentication, authorization, access reviews, the certificate authority, limits on attempts.",
         "kinds.meta clock server.requests store",
         "the store, keys and certificates",
+    ),
+    "server.http": Folder(
+        "HTTP responses: headers, conditional requests, compression, watches over WebSocket.",
+        "server.requests",
+        "HTTP connections",
     ),
     "server.event_versions": Folder(
         "Events of events.k8s.io/v1: a view of the store in which the core events have the newer form.",

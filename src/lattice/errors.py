@@ -95,6 +95,8 @@ class Conflict(LatticeError):
 
 class Gone(LatticeError):
     status, reason = 410, "Expired"
+    # Of an expired list: the token that continues the list from the newest state.
+    continue_token: str = ""
 
 
 class TooLarge(LatticeError):

@@ -15,6 +15,7 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import (
     ABSENT,
     MAX_COMMIT_BYTES,
+    MAX_EMBEDDED_COMMIT_BYTES,
     Batch,
     Check,
     Delete,
@@ -189,7 +190,7 @@ async def test_passing_check_allows_commit(open_store: OpenStore) -> None:
         pytest.param([], Malformed, id="nothing to write"),
         pytest.param([Put(pool("a"), b""), Delete(pool("a"))], Malformed, id="the same object twice"),
         pytest.param([Put(pool(f"n{i}"), b"") for i in range(101)], TooLarge, id="a hundred and one writes"),
-        pytest.param([Put(pool("a"), b"x" * MAX_COMMIT_BYTES)], TooLarge, id="more than a mebibyte"),
+        pytest.param([Put(pool("a"), b"x" * MAX_EMBEDDED_COMMIT_BYTES)], TooLarge, id="more than any store takes"),
     ],
 )
 async def test_invalid_commits_are_rejected(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
@@ -94,6 +95,8 @@ class Secret(Kind):
         yield from _key_problems("data", self.data)
         yield from _key_problems("stringData", self.string_data)
         yield from _base64_problems("data", self.data)
+        yield from _secret_type_problems(self)
+        yield from _size_problems("data", (*self.data.values(),), (*self.string_data.values(),))
 
 
 class ConfigMap(Kind):
@@ -119,6 +122,7 @@ class ConfigMap(Kind):
         yield from _key_problems("data", self.data)
         yield from _key_problems("binaryData", self.binary_data)
         yield from _base64_problems("binaryData", self.binary_data)
+        yield from _size_problems("data", (*self.binary_data.values(),), (*self.data.values(),))
         for key in self.data.keys() & self.binary_data.keys():
             yield Cause(join_path("binaryData", key), "must not be in data as well", "FieldValueDuplicate")
 
@@ -301,6 +305,50 @@ def _key_problems(path: str, keys: Iterable[str]) -> Iterator[Cause]:
                 join_path(path, key),
                 f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"',
             )
+
+
+# The keys that a secret of a type must have; at least one key of every group.
+_KEYS_BY_SECRET_TYPE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "kubernetes.io/tls": (("tls.crt",), ("tls.key",)),
+    "kubernetes.io/dockercfg": ((".dockercfg",),),
+    "kubernetes.io/dockerconfigjson": ((".dockerconfigjson",),),
+    "kubernetes.io/basic-auth": (("username", "password"),),
+    "kubernetes.io/ssh-auth": (("ssh-privatekey",),),
+}
+_JSON_SECRET_KEYS = (".dockercfg", ".dockerconfigjson")
+MAX_DATA_BYTES = 1 << 20
+
+
+def _secret_type_problems(secret: Secret) -> Iterator[Cause]:
+    """A secret of a type that programs read has the keys of the type, as in Kubernetes."""
+    for choices in _KEYS_BY_SECRET_TYPE.get(secret.type, ()):
+        stated = [key for key in choices if key in secret.data or key in secret.string_data]
+        if not stated:
+            other = f", or {' or '.join(choices[1:])}" if choices[1:] else ""
+            yield Cause(
+                join_path("data", choices[0]),
+                f"Required value: a secret of type {secret.type} has the key {choices[0]}{other}",
+                "FieldValueRequired",
+            )
+        for key in stated:
+            if key in _JSON_SECRET_KEYS and not _is_json_object(secret, key):
+                # The message never repeats the value.
+                yield Cause(join_path("data", key), "Invalid value: must be a JSON object")
+
+
+def _is_json_object(secret: Secret, key: str) -> bool:
+    try:
+        text = secret.string_data.get(key, "").encode() or base64.b64decode(secret.data[key])
+        msgspec.json.decode(text, type=dict)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _size_problems(path: str, encoded: Iterable[str], plain: Iterable[str]) -> Iterator[Cause]:
+    size = sum(len(value) * 3 // 4 for value in encoded) + sum(len(value.encode()) for value in plain)
+    if size > MAX_DATA_BYTES:
+        yield Cause(path, f"Too long: may not be more than {MAX_DATA_BYTES} bytes", "FieldValueTooLong")
 
 
 def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:

@@ -25,6 +25,7 @@ from lattice.store.protocol import (
     fenced_error,
     future_revision_error,
     future_watch_error,
+    MAX_EMBEDDED_COMMIT_BYTES,
     validate_commit,
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
@@ -118,7 +119,7 @@ class MemoryStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_EMBEDDED_COMMIT_BYTES, "the memory store")
         # Expired ids are dropped first, so that a request id repeated after its lifetime counts as a new
         # request.
         self._forget_requests()

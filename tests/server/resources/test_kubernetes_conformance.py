@@ -17,11 +17,20 @@ from build.api_world import (
 )
 
 from lattice.app.bootstrap import bootstrap
-from lattice.errors import Conflict, Denied, Invalid, LatticeError, Malformed, NotFound
+from lattice.errors import (
+    Conflict,
+    Denied,
+    Gone,
+    Invalid,
+    LatticeError,
+    Malformed,
+    NotFound,
+    RevisionTooNew,
+)
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.server.requests.call import Call, Reply
 from lattice.server.requests.status_error import status_of
-from lattice.server.resources import subresources, verbs
+from lattice.server.resources import lists, subresources, verbs
 from lattice.store.protocol import Key, Put
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -199,3 +208,109 @@ async def test_namespaces_of_an_old_store_get_the_label_at_start() -> None:
     await bootstrap(world.api)
     labels = (await world.do(verbs.get, "namespaces/old"))["metadata"]["labels"]
     assert labels == {"kubernetes.io/metadata.name": "old"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"kind": "LatticePool", "metadata": {"name": "us-east"}}, id="the object itself"),
+        pytest.param([], id="a list"),
+        pytest.param({"orphanDependents": "yes"}, id="a string as a boolean"),
+        pytest.param({"propagationPolicy": 3}, id="a number as a policy"),
+        pytest.param({"preconditions": "uid"}, id="a string as preconditions"),
+        pytest.param({"preconditions": {"uid": 7}}, id="a number as a uid"),
+        pytest.param({"gracePeriodSeconds": "0"}, id="a string as a number"),
+    ],
+)
+async def test_delete_with_another_body_than_delete_options_is_refused(body: Any) -> None:
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest())
+    with pytest.raises(Malformed):
+        await world.do(verbs.delete, "pools/us-east", json.dumps(body).encode())
+    assert await world.do(verbs.get, "pools/us-east")
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "field"),
+    [
+        ({"orphanDependents": True, "propagationPolicy": "Orphan"}, {}, "propagationPolicy"),
+        (None, {"orphanDependents": "true", "propagationPolicy": "Background"}, "propagationPolicy"),
+        ({"gracePeriodSeconds": -1}, {}, "gracePeriodSeconds"),
+    ],
+    ids=["both in the body", "both in the query", "a negative grace period"],
+)
+async def test_contradicting_delete_options_are_refused(body: Any, query: dict[str, str], field: str) -> None:
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest())
+    with pytest.raises(Invalid) as raised:
+        await world.do(verbs.delete, "pools/us-east", body, **query)
+    assert [cause.field for cause in raised.value.causes] == [field]
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+    await world.do(verbs.delete, "pools/us-east", options)
+
+
+@pytest.mark.parametrize(
+    ("secret_type", "data", "field"),
+    [
+        pytest.param("kubernetes.io/tls", {"tls.crt": "x"}, "data[tls.key]", id="tls without key"),
+        pytest.param("kubernetes.io/tls", {"tls.crt": "x", "tls.key": "y"}, "", id="tls"),
+        pytest.param("kubernetes.io/dockerconfigjson", {}, "data[.dockerconfigjson]", id="registry without file"),
+        pytest.param("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "{"}, "data[.dockerconfigjson]", id="registry with broken file"),
+        pytest.param("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "{}"}, "", id="registry"),
+        pytest.param("kubernetes.io/basic-auth", {"other": "x"}, "data.username", id="basic auth without user and password"),
+        pytest.param("kubernetes.io/basic-auth", {"password": "x"}, "", id="basic auth with a password"),
+        pytest.param("kubernetes.io/ssh-auth", {}, "data.ssh-privatekey", id="ssh without key"),
+        pytest.param("example.org/own", {}, "", id="a type of the user"),
+    ],
+)  # fmt: skip
+async def test_secret_of_a_type_has_the_keys_of_the_type(
+    secret_type: str, data: dict[str, str], field: str
+) -> None:
+    world = await api_world()
+    secret = {"metadata": {"name": "s"}, "type": secret_type, "stringData": data}
+    if not field:
+        await world.do(verbs.create, "secrets/default", secret)
+        return
+    with pytest.raises(Invalid) as raised:
+        await world.do(verbs.create, "secrets/default", secret)
+    assert [cause.field for cause in raised.value.causes] == [field]
+
+
+async def test_get_at_a_future_revision_times_out_and_a_malformed_one_is_refused() -> None:
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
+    revision = int(made["metadata"]["resourceVersion"])
+    assert await world.do(verbs.get, "pools/us-east", resourceVersion="1") == made
+    assert await world.do(verbs.get, "pools/us-east", resourceVersion=str(revision)) == made
+    with pytest.raises(RevisionTooNew, match="Too large resource version"):
+        await world.do(verbs.get, "pools/us-east", resourceVersion=str(revision + 1000))
+    with pytest.raises(Malformed, match="must be a whole number"):
+        await world.do(verbs.get, "pools/us-east", resourceVersion="abc")
+
+
+async def test_page_at_a_past_revision_shows_that_revision() -> None:
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest("a"))
+    past = (await world.do(lists.list_objects, "pools"))["metadata"]["resourceVersion"]
+    await world.do(verbs.create, "pools", pool_manifest("b"))
+    page = await world.do(lists.list_objects, "pools", limit="5", resourceVersion=past)
+    assert [item["metadata"]["name"] for item in page["items"]] == ["a"]
+    assert page["metadata"]["resourceVersion"] == past
+    # Without a limit, any revision that is not older will do.
+    whole = await world.do(lists.list_objects, "pools", resourceVersion=past)
+    assert [item["metadata"]["name"] for item in whole["items"]] == ["a", "b"]
+    assert len((await world.do(lists.list_objects, "pools", limit="5", resourceVersion="0"))["items"]) == 2
+
+
+async def test_expired_continue_token_comes_with_a_token_to_go_on() -> None:
+    world = await api_world()
+    for name in "abc":
+        await world.do(verbs.create, "pools", pool_manifest(name))
+    first = await world.do(lists.list_objects, "pools", limit="1")
+    await world.do(verbs.delete, "pools/b")
+    await world.api.store.compact(await world.api.store.revision())
+    with pytest.raises(Gone) as raised:
+        await world.do(lists.list_objects, "pools", limit="1", **{"continue": first["metadata"]["continue"]})
+    token = status_of(raised.value)["metadata"]["continue"]
+    rest = await world.do(lists.list_objects, "pools", limit="5", **{"continue": token})
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["c"]

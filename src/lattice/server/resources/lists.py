@@ -8,19 +8,18 @@ from typing import Any
 
 import msgspec
 
-from lattice.errors import Cause, Gone, Malformed, NotAcceptable, RevisionTooNew
+from lattice.errors import Gone, Malformed, NotAcceptable
 from lattice.kinds.meta.stored_encoding import labels_of, unpack
 from lattice.server.requests.call import Call, Reply
 from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import ReadOptions, delete_options, read_options
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import ListEncoding, list_encoding, parse_accept
-from lattice.server.resources.verbs import delete_entry, read_delete_options
+from lattice.server.resources.verbs import delete_entry, read_delete_options, require_reached_revision
 from lattice.store.protocol import Entry, Key, RevisionConflict
 
 # Entries that one call of the store reads.
 LIST_CHUNK_SIZE = 500
-REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 
 
 class ContinueToken(msgspec.Struct, array_like=True):
@@ -144,8 +143,14 @@ def _start_position(selection: Selection, options: ReadOptions) -> ContinueToken
                 fix="start the list again",
             )
         return token
-    exact_revision = int(options.revision) if options.revision and options.revision_match == "Exact" else 0
+    # As in Kubernetes: a page at a stated revision, without a match rule, is a page of that revision.
+    is_exact = options.revision_match == "Exact" or (options.limit and not options.revision_match)
+    exact_revision = int(options.revision) if options.revision and is_exact else 0
     return ContinueToken(f"{identifier}/{selection.namespace}", exact_revision, "")
+
+
+def encode_token(token: ContinueToken) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
 def read_token(text: str) -> ContinueToken:
@@ -172,10 +177,14 @@ async def _read_chunk(
         )
     except Gone as gone:
         if start.after_path:
-            raise Gone(
-                "The provided continue parameter is too old to display a consistent list result",
-                fix="start the list again",
-            ) from gone
+            expired = Gone(
+                "The provided continue parameter is too old to display a consistent list result. You can start a "
+                "new list without the continue parameter, or use the continue token in this response to retrieve "
+                "the remainder of the results. Continuing with the provided token results in an inconsistent list"
+            )
+            # Revision 0 reads the rest of the list from the newest state.
+            expired.continue_token = encode_token(ContinueToken(start.resource, 0, start.after_path))
+            raise expired from gone
         raise
     require_revision(selection.options, page.revision)
     return page.entries, page.revision, page.has_more
@@ -183,11 +192,7 @@ async def _read_chunk(
 
 def require_revision(options: ReadOptions, current: int) -> None:
     """Raise RevisionTooNew if the request names a revision that the store has not reached."""
-    requested = int(options.revision or 0)
-    if requested > current:
-        raise RevisionTooNew(
-            f"Too large resource version: {requested}, current: {current}", causes=[REVISION_TOO_LARGE_CAUSE]
-        )
+    require_reached_revision(int(options.revision or 0), current)
 
 
 async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[list[Entry], int, str]:
@@ -204,7 +209,7 @@ async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[l
                     if not has_more and position == len(entries) - 1:
                         return matching, revision, ""
                     token = ContinueToken(start.resource, revision, entry.key.path)
-                    return matching, revision, urlsafe_b64encode(msgspec.json.encode(token)).decode()
+                    return matching, revision, encode_token(token)
         if not has_more:
             return matching, revision, ""
         token = ContinueToken(start.resource, revision, entries[-1].key.path)

@@ -1,4 +1,5 @@
-"""The subresources /scale, which reads and writes the number of replicas, and /retry of a workload."""
+"""The subresources /scale, which reads and writes the number of replicas, /retry of a workload and /finalize of a
+namespace."""
 
 from dataclasses import replace
 from typing import Any
@@ -186,3 +187,22 @@ async def retry(api: Api, call: Call) -> Reply:
         return Reply(splice_revision(value, served.revision_offset, revision))
 
     return await write_until_won(api, call, request_retry)
+
+
+async def finalize_namespace(api: Api, call: Call) -> Reply:
+    """Answer PUT on /finalize of a namespace: replace spec.finalizers, which no other write changes."""
+    options = write_options(call.query, "UpdateOptions", call.user_agent)
+    target = call.target
+    parsed, duplicates = read_body(call)
+    admission.require_name(parsed, target.name)
+    body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
+
+    async def replace_finalizers() -> Reply:
+        old = await get_existing(api, call)
+        expected_revision = body["metadata"].get("resourceVersion")
+        if expected_revision and expected_revision != str(old.revision):
+            raise admission.stale_object_error(target.served, target.name)
+        new = {**unpack(old.value, old.revision), "spec": body.get("spec") or {}}
+        return await write(api, PendingWrite(call, options, old, new, duplicates=duplicates))
+
+    return await write_until_won(api, call, replace_finalizers)

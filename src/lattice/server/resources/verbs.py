@@ -13,6 +13,7 @@ from lattice.errors import (
     Malformed,
     MethodNotAllowed,
     NotFound,
+    RevisionTooNew,
     UnsupportedMediaType,
 )
 from lattice.kinds.meta.base import GROUP
@@ -33,7 +34,13 @@ from lattice.server.apply.server_side_apply import FieldManager, server_side_app
 from lattice.server.requests import bodies
 from lattice.server.requests.call import Call, Reply
 from lattice.server.requests.catalog import ServedKind
-from lattice.server.requests.options import DeleteOptions, delete_options, invalid_options, write_options
+from lattice.server.requests.options import (
+    DeleteOptions,
+    delete_options,
+    invalid_options,
+    require_readable_revision,
+    write_options,
+)
 from lattice.server.requests.status_error import success_status
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
@@ -41,6 +48,7 @@ from lattice.server.resources.negotiation import parse_accept, represent
 from lattice.server.resources.write import PendingWrite, undeclared_field_causes, write
 from lattice.store.protocol import Delete, Entry, Put, RevisionConflict
 
+REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
 PATCH_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": merge_patch,
@@ -50,7 +58,12 @@ PATCH_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 async def get(api: Api, call: Call) -> Reply:
+    """Answer with one object, at least as new as the resourceVersion of the request."""
+    revision = call.query.get("resourceVersion", "")
+    require_readable_revision(revision)
     entry = await get_existing(api, call)
+    if int(revision or 0) > entry.revision:
+        require_reached_revision(int(revision), await api.store_of(call.target.served).revision())
     if parse_accept(call.accept).is_plain_json:
         return Reply(splice_revision(entry.value, call.target.served.revision_offset, entry.revision))
     return represent(api, call, entry)
@@ -63,6 +76,14 @@ async def get_existing(api: Api, call: Call) -> Entry:
     if entry is None:
         raise not_found_error(target.served, target.name)
     return entry
+
+
+def require_reached_revision(requested: int, current: int) -> None:
+    """Raise RevisionTooNew if the request names a revision that the store has not reached."""
+    if requested > current:
+        raise RevisionTooNew(
+            f"Too large resource version: {requested}, current: {current}", causes=[REVISION_TOO_LARGE_CAUSE]
+        )
 
 
 def not_found_error(served: ServedKind, name: str) -> NotFound:
@@ -277,8 +298,12 @@ def read_delete_options(call: Call) -> dict[str, Any]:
     if not call.body:
         return {}
     value, _ = bodies.parse_body(call.body, call.content_type, "DeleteOptions", allow_protobuf=True)
-    if not isinstance(value, dict):
-        raise Malformed("the body of a delete must be DeleteOptions")
+    kind = value.get("kind") or "DeleteOptions" if isinstance(value, dict) else type(value).__name__
+    if not isinstance(value, dict) or kind != "DeleteOptions":
+        raise Malformed(
+            f"decoded object cannot be converted to DeleteOptions: the body is a {kind}",
+            fix="send DeleteOptions, or no body",
+        )
     return value
 
 

@@ -36,6 +36,7 @@ from lattice.store.protocol import (
     fenced_error,
     future_revision_error,
     future_watch_error,
+    MAX_COMMIT_BYTES,
     validate_commit,
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds
@@ -181,7 +182,7 @@ class EtcdStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_COMMIT_BYTES, "the etcd store")
         try:
             response = await self._commit(writes, checks, fence, request_id)
         # After a restore or a pause of etcd, the lease of the request ids may be gone. Nothing was written:

@@ -26,6 +26,7 @@ from lattice.store.protocol import (
     compacted_error,
     future_revision_error,
     future_watch_error,
+    MAX_EMBEDDED_COMMIT_BYTES,
     validate_commit,
 )
 from lattice.store.sqlite.reader import ListRange, list_at, list_inline, log_after, revision_bounds, snapshot
@@ -147,7 +148,7 @@ class SqliteStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_EMBEDDED_COMMIT_BYTES, "the SQLite store")
         return await self._writer.submit(CommitJob(_future(), writes, checks, fence, request_id))
 
     async def revision(self) -> int:
