@@ -217,6 +217,15 @@ async def test_the_largest_commit_passes(open_store: OpenStore) -> None:
         assert await store.commit([Put(pool("one"), b"x" * (MAX_COMMIT_BYTES - 100))]) > first
 
 
+async def test_count_is_the_length_of_the_list(open_store: OpenStore) -> None:
+    async with open_store() as store:
+        await store.commit([Put(pod(path), b"") for path in ("a/x", "a/y", "a-b/x", "a0/x", "/cluster-scoped")])
+        await store.commit([Delete(pod("a/y")), Put(pool("other"), b"")])
+        for namespace in (None, "a", "a-b", "nowhere"):
+            listed = await store.list(PODS, namespace)
+            assert await store.count(PODS, namespace) == len(listed.entries)
+
+
 async def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore) -> None:
     paths = ["a/x", "a-b/x", "a/x-1", "a/x1", "a.b/c", "b/a", "b/é", "b/a.a", "/cluster-scoped"]
     async with open_store() as store:

@@ -102,6 +102,12 @@ class MemoryStore:
         stop = min(end, start + limit) if limit else end
         return Page([table.entries[path] for path in table.paths[start:stop]], list_revision, stop < end)
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        paths = self._table(resource).paths
+        if namespace is None:
+            return len(paths)
+        return bisect_left(paths, f"{namespace}0") - bisect_left(paths, f"{namespace}/")
+
     async def watch(self, resource: str, after: int) -> Watch:
         # An empty store is at revision 1.
         after = max(after, 1)

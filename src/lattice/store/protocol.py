@@ -186,6 +186,10 @@ class Store(Protocol):
         """
         ...
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        """Return the number of objects at the newest revision, without reading the objects."""
+        ...
+
     async def watch(self, resource: str, after: int) -> Watch:
         """Watch the changes after revision `after`. Raise Gone if the revision is compacted or lies in the
         future."""

@@ -314,3 +314,17 @@ async def test_expired_continue_token_comes_with_a_token_to_go_on() -> None:
     token = status_of(raised.value)["metadata"]["continue"]
     rest = await world.do(lists.list_objects, "pools", limit="5", **{"continue": token})
     assert [item["metadata"]["name"] for item in rest["items"]] == ["c"]
+
+
+async def test_pages_say_how_many_objects_follow() -> None:
+    world = await api_world()
+    for name in "abcde":
+        await world.do(verbs.create, "pools", pool_manifest(name))
+    first = (await world.do(lists.list_objects, "pools", limit="2"))["metadata"]
+    second = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": first["continue"]}))["metadata"]
+    last = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": second["continue"]}))["metadata"]
+    counts = [page.get("remainingItemCount") for page in (first, second, last)]
+    assert counts == [3, 1, None]
+    # With a selector the number would need a scan of all objects; Kubernetes leaves it out too.
+    filtered = await world.do(lists.list_objects, "pools", limit="2", fieldSelector="metadata.name!=a")
+    assert "remainingItemCount" not in filtered["metadata"]

@@ -50,6 +50,9 @@ class EventV1Store:
         page = await self.store.list(CORE_RESOURCE, namespace, limit=limit, after=after, revision=revision)
         return Page([_v1_entry(entry) for entry in page.entries], page.revision, page.has_more)
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        return await self.store.count(CORE_RESOURCE if resource == V1_RESOURCE else resource, namespace)
+
     async def watch(self, resource: str, after: int) -> Watch:
         if resource != V1_RESOURCE:
             return await self.store.watch(resource, after)

@@ -40,6 +40,9 @@ class OverlayStore:
     async def list(self, *_: Any, **__: Any) -> NoReturn:
         self._not_supported()
 
+    async def count(self, *_: Any, **__: Any) -> NoReturn:
+        self._not_supported()
+
     async def watch(self, *_: Any, **__: Any) -> NoReturn:
         self._not_supported()
 

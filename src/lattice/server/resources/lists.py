@@ -31,6 +31,8 @@ class ContinueToken(msgspec.Struct, array_like=True):
     resource: str
     revision: int
     after_path: str
+    # Objects after the path when the first page was read; -1 if the list has selectors.
+    remaining: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,12 @@ async def list_objects(api: Api, call: Call) -> Reply:
     start = _start_position(selection, options)
     if options.limit:
         entries, revision, token = await _page(api, selection, start)
-        metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if token is not None:
+            token.remaining = await _remaining(api, selection, start, len(entries))
+            metadata["continue"] = encode_token(token)
+            if token.remaining > 0:
+                metadata["remainingItemCount"] = token.remaining
         return list_reply(list_encoding(api, call, metadata), entries)
     entries, revision, has_more = await _read_chunk(api, selection, start, LIST_CHUNK_SIZE)
     encoding = list_encoding(api, call, {"resourceVersion": str(revision)})
@@ -195,8 +202,25 @@ def require_revision(options: ReadOptions, current: int) -> None:
     require_reached_revision(int(options.revision or 0), current)
 
 
-async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[list[Entry], int, str]:
-    """Return up to `limit` matching entries, their revision, and the token of the next page or ""."""
+async def _remaining(api: Api, selection: Selection, start: ContinueToken, page_size: int) -> int:
+    """Return the number of objects on the following pages; -1 if a selector decides, as in Kubernetes.
+
+    The store counts once for a list: the token of a page carries the number to the next page.
+    """
+    if not selection.is_unfiltered:
+        return -1
+    total = start.remaining
+    if not start.after_path:
+        store = api.store_of(selection.served)
+        total = await store.count(selection.served.resource.id, selection.namespace or None)
+    # A page follows, whatever was deleted since the count.
+    return max(total - page_size, 1) if total >= 0 else -1
+
+
+async def _page(
+    api: Api, selection: Selection, start: ContinueToken
+) -> tuple[list[Entry], int, ContinueToken | None]:
+    """Return up to `limit` matching entries, their revision, and the position of the next page or None."""
     limit = selection.options.limit
     matching: list[Entry] = []
     entries, revision, has_more = await _read_chunk(api, selection, start, limit or LIST_CHUNK_SIZE)
@@ -207,11 +231,10 @@ async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[l
                 if limit and len(matching) == limit:
                     # The limit ends exactly at the last entry: no page follows.
                     if not has_more and position == len(entries) - 1:
-                        return matching, revision, ""
-                    token = ContinueToken(start.resource, revision, entry.key.path)
-                    return matching, revision, encode_token(token)
+                        return matching, revision, None
+                    return matching, revision, ContinueToken(start.resource, revision, entry.key.path)
         if not has_more:
-            return matching, revision, ""
+            return matching, revision, None
         token = ContinueToken(start.resource, revision, entries[-1].key.path)
         entries, revision, has_more = await _read_chunk(api, selection, token, LIST_CHUNK_SIZE)
 
