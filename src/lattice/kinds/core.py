@@ -275,8 +275,8 @@ class Lease(Kind):
 
 
 class Service(Kind):
-    """Services of Kubernetes. Lattice has none: the list is always empty, so that `get all` works. Use
-    LatticeService instead."""
+    """Services of Kubernetes. Lattice has none: the list is always empty, so that `kubectl cluster-info` works.
+    Use LatticeService instead."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Service",
@@ -284,12 +284,16 @@ class Service(Kind):
         group="",
         version="v1",
         short_names=("svc",),
-        categories=("all",),
+        # Not in `all`: `kubectl get all` lists LatticeServices, and needs no hint about Services.
+        categories=(),
         namespaced=True,
         columns=(
             Column("Type", ".spec.type"),
             Column("Cluster-IP", ".spec.clusterIP"),
             Column("Port(s)", ".spec.ports[*].port"),
+        ),
+        list_hint=(
+            "Lattice has no Services of Kubernetes: `kubectl get latticeservices` (short: lsvc) lists what runs"
         ),
         verbs=("get", "list", "watch"),
     )

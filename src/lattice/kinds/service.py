@@ -29,7 +29,15 @@ from lattice.kinds.meta.base import (
     Resource,
     Status,
 )
-from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
+from lattice.kinds.meta.quantity import (
+    Amount,
+    Cores,
+    Quantity,
+    cores_problems,
+    gib_to_bytes,
+    number_problems,
+    parse_cores,
+)
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
 
@@ -46,7 +54,7 @@ PROGRESSING_CONDITION = "Progressing"
 class PlacementResources(Part):
     """Resources that one replica needs, if its containers state none."""
 
-    cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
+    cores: Annotated[Cores, Meta(description='Cores: 2, 0.5 or "500m".')] = 0
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[
@@ -380,6 +388,7 @@ class LatticeService(Kind):
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
         bad_numbers = list(number_problems(spec, "spec"))
+        bad_numbers += cores_problems("spec.placement.resources.cores", spec.placement.resources.cores)
         yield from bad_numbers
         wrong_alone = list(container_problems(spec.containers, "spec.containers"))
         # The placement requirements compare numbers: check the requirements only if all numbers are valid.

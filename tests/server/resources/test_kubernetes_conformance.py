@@ -1,6 +1,7 @@
 """Answers in which an API server of Kubernetes was compared with Lattice, one test for every difference."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from lattice.errors import (
     RevisionTooNew,
 )
 from lattice.kinds.meta.stored_encoding import pack
-from lattice.server.requests.call import Call, Reply
+from lattice.server.requests.call import Call, Reply, Target
 from lattice.server.requests.status_error import status_of
 from lattice.server.resources import lists, subresources, verbs
 from lattice.store.protocol import Key, Put
@@ -328,3 +329,54 @@ async def test_pages_say_how_many_objects_follow() -> None:
     # With a selector the number would need a scan of all objects; Kubernetes leaves it out too.
     filtered = await world.do(lists.list_objects, "pools", limit="2", fieldSelector="metadata.name!=a")
     assert "remainingItemCount" not in filtered["metadata"]
+
+
+async def test_list_of_services_of_kubernetes_names_lattice_services() -> None:
+    world = await api_world()
+    for namespace in ("", "default"):
+        call = Call("GET", Target(world.api.catalog.by_id("services"), namespace), ADMIN)
+        reply = await lists.list_objects(world.api, call)
+        assert value_of(reply)["items"] == []
+        assert "kubectl get latticeservices" in reply.warnings[0]
+    # `kubectl cluster-info` asks by label, and shows warnings.
+    labelled = replace(call, query={"labelSelector": "kubernetes.io/cluster-service=true"})
+    assert (await lists.list_objects(world.api, labelled)).warnings == ()
+    pools = Call("GET", target("pools"), ADMIN)
+    assert (await lists.list_objects(world.api, pools)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param("kubectl-client-side-apply", "lattice", id="kubectl apply, then lattice apply"),
+        pytest.param("kubectl-edit", "lattice", id="kubectl edit, then lattice apply"),
+        pytest.param("kubectl", "lattice", id="kubectl apply --server-side, then lattice apply"),
+        pytest.param("lattice", "kubectl", id="lattice apply, then kubectl apply --server-side"),
+    ],
+)
+async def test_kubectl_and_lattice_are_two_tools_of_one_user(first: str, second: str) -> None:
+    world = await api_world()
+    if first in {"kubectl", "lattice"}:
+        await apply_as(world, first, 2)
+    else:
+        manifest = service_manifest(replicas={"min": 2})
+        await world.do(verbs.create, "services/default", manifest, fieldManager=first)
+    changed = await apply_as(world, second, 3)
+    assert changed["spec"]["replicas"] == {"min": 3}
+    assert len(changed["metadata"]["managedFields"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("argocd", "lattice"), ("kubectlx", "lattice"), ("lattice", "argocd"), ("kubectl-edit", "kubectl"), ("lattice", "kubectl-edit")],
+)  # fmt: skip
+async def test_other_field_managers_still_conflict(first: str, second: str) -> None:
+    world = await api_world()
+    await apply_as(world, first, 2)
+    with pytest.raises(Conflict, match=f'conflict with "{first}"'):
+        await apply_as(world, second, 3)
+
+
+async def apply_as(world: ApiWorld, manager: str, replicas: int) -> Any:
+    manifest = service_manifest(replicas={"min": replicas})
+    return await world.do(verbs.apply, "services/default/api", manifest, content=APPLY, fieldManager=manager)

@@ -2,7 +2,7 @@
 are empty."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -71,6 +71,8 @@ class DrainWaiter:
 
     connection: Connection
     timeout: float
+    # The line that was printed last, by node.
+    last_notes: dict[str, str] = field(default_factory=dict)
 
     def run(self, nodes: list[str]) -> int:
         deadline = time.monotonic() + self.timeout if self.timeout else None
@@ -95,7 +97,11 @@ class DrainWaiter:
                 return problem.exit_code
             if time.monotonic() >= next_note_at:
                 for name in sorted(remaining):
-                    say.note(f"waiting for node/{name}: {self._remaining_message(name, workloads[name])}")
+                    line = f"waiting for node/{name}: {self._remaining_message(name, workloads[name])}"
+                    # A line says what is new: a drain may wait for hours for one reason.
+                    if self.last_notes.get(name) != line:
+                        say.note(line)
+                        self.last_notes[name] = line
                 next_note_at = time.monotonic() + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
         return 0

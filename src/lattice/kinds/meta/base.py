@@ -62,6 +62,7 @@ class Resource(msgspec.Struct, frozen=True):
     scale_default: int = 0  # the number that counts while the object states none
     # For a managed kind: the object that a user declares instead. Empty for a kind that users write.
     managed_hint: str = ""
+    list_hint: str = ""  # a warning with every list, for a kind that has no objects
     verbs: tuple[str, ...] = (
         "create",
         "delete",

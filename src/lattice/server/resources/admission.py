@@ -151,7 +151,9 @@ def admit(
         class_causes += new_event_causes(admitted)
     # The class repeats problems that the schema has already reported for a field.
     findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
-    field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
+    field_problems = [
+        f'unknown field "{path}"{findings.hints.get(path, "")}' for path in findings.unknown_fields
+    ] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
     # Unknown fields alone make the body Malformed (400); together with other problems, they are causes of
@@ -166,7 +168,8 @@ def admit(
         )
     if validation == "Strict":
         findings.causes.extend(
-            Cause(path, "Invalid value: unknown field") for path in findings.unknown_fields
+            Cause(path, f"Invalid value: unknown field{findings.hints.get(path, '')}")
+            for path in findings.unknown_fields
         )
         findings.causes.extend(Cause(path, "Invalid value: duplicate field") for path in duplicates)
     if findings.causes:

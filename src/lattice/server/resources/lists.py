@@ -3,7 +3,7 @@
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -85,13 +85,22 @@ async def list_objects(api: Api, call: Call) -> Reply:
             metadata["continue"] = encode_token(token)
             if token.remaining > 0:
                 metadata["remainingItemCount"] = token.remaining
-        return list_reply(list_encoding(api, call, metadata), entries)
+        return _with_hint(call, options, list_reply(list_encoding(api, call, metadata), entries))
     entries, revision, has_more = await _read_chunk(api, selection, start, LIST_CHUNK_SIZE)
     encoding = list_encoding(api, call, {"resourceVersion": str(revision)})
     if not has_more:
-        return list_reply(encoding, _filter_entries(selection, entries))
+        return _with_hint(call, options, list_reply(encoding, _filter_entries(selection, entries)))
     position = ContinueToken(start.resource, revision, entries[-1].key.path)
     return Reply(_encode_chunks(encoding, _all_chunks(api, selection, entries, position)))
+
+
+def _with_hint(call: Call, options: ReadOptions, reply: Reply) -> Reply:
+    """Add a warning to a list that is always empty: kubectl prints the warning above "No resources found".
+
+    `kubectl cluster-info` lists Services by label and needs no hint.
+    """
+    hint = call.target.served.resource.list_hint
+    return replace(reply, warnings=(*reply.warnings, hint)) if hint and not options.is_filtered else reply
 
 
 def list_reply(encoding: ListEncoding, entries: list[Entry]) -> Reply:

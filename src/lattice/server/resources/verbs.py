@@ -45,7 +45,7 @@ from lattice.server.requests.status_error import success_status
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
-from lattice.server.resources.write import PendingWrite, undeclared_field_causes, write
+from lattice.server.resources.write import PendingWrite, write
 from lattice.store.protocol import Delete, Entry, Put, RevisionConflict
 
 REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
@@ -238,7 +238,7 @@ def merge_applied(
     try:
         return server_side_apply(live, applied.obj, target.served.types, manager, api.now())
     except Malformed as error:
-        causes = [*undeclared_field_causes(applied.unknown_fields), *applied.causes]
+        causes = [*applied.unknown_fields, *applied.causes]
         raise Invalid("is invalid", causes=causes or error.causes) from error
 
 
@@ -248,7 +248,7 @@ class AppliedConfiguration:
     alone, before it is merged."""
 
     obj: Object
-    unknown_fields: tuple[str, ...]
+    unknown_fields: tuple[Cause, ...]
     causes: tuple[Cause, ...]
 
 
@@ -270,9 +270,11 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
     findings.causes.extend(metadata_findings.causes)
     # A missing required field may already be in the live object.
     causes = tuple(cause for cause in findings.causes if cause.reason != "FieldValueRequired")
-    return AppliedConfiguration(
-        {**pruned, "metadata": applied["metadata"]}, tuple(findings.unknown_fields), causes
+    unknown_fields = tuple(
+        Cause(path, f"field not declared in schema{findings.hints.get(path, '')}")
+        for path in findings.unknown_fields
     )
+    return AppliedConfiguration({**pruned, "metadata": applied["metadata"]}, unknown_fields, causes)
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:

@@ -32,7 +32,7 @@ class PendingWrite:
     operation: str = "Update"
     duplicates: tuple[str, ...] = ()
     # Unknown fields of an apply, which are always rejected.
-    unknown_fields: tuple[str, ...] = ()
+    unknown_fields: tuple[Cause, ...] = ()
 
 
 async def write(api: Api, pending: PendingWrite) -> Reply:
@@ -94,12 +94,8 @@ def _add_unknown_fields(pending: PendingWrite, error: LatticeError | None) -> La
         return error
     return Invalid(
         "is invalid",
-        causes=[*undeclared_field_causes(pending.unknown_fields), *(error.causes if error else ())],
+        causes=[*pending.unknown_fields, *(error.causes if error else ())],
     )
-
-
-def undeclared_field_causes(paths: tuple[str, ...]) -> list[Cause]:
-    return [Cause(path, "field not declared in schema") for path in paths]
 
 
 def _track_managed_fields(api: Api, pending: PendingWrite, old: Object | None, new: Object) -> None:
