@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lattice.cli.client.manifests import locate_error
 from lattice.cli.client.kind_names import Target, kind_names
+from lattice.cli.client.manifests import locate_error
 from lattice.errors import Cause, Conflict, NotFound
 from lattice.kinds import KINDS
 from lattice.kinds.kubernetes_names import COUNTERPARTS
@@ -67,7 +67,9 @@ def test_every_counterpart_names_a_served_kind():
         assert kind_names().resolve(counterpart.resource)[0].kind in {kind.resource.kind for kind in KINDS}
 
 
-@pytest.mark.parametrize("word", ["exec", "scale", "rollout", "restart", "ui", "port-forward", "edit", "wait"])
+@pytest.mark.parametrize(
+    "word", ["exec", "scale", "rollout", "restart", "ui", "port-forward", "edit", "wait"]
+)
 def test_command_of_kubectl_names_what_does_the_work(lattice, word):
     ran = lattice(word, "service/api")
     assert ran.code == 2
@@ -132,7 +134,10 @@ def test_misspelt_field_gets_a_suggestion(write, lattice, no_server):
 def test_containers_as_a_list_are_shown_as_a_map(write, lattice, no_server):
     write("f.yaml", service("web", containers=[{"name": "main", "image": "web:1"}]))
     ran = lattice("apply", "-f", "f.yaml", "--dry-run=client")
-    assert 'must be a map, written as `name: value` lines, not a list: such as {"main":{"image":"web:1"}}' in ran.err
+    assert (
+        'must be a map, written as `name: value` lines, not a list: such as {"main":{"image":"web:1"}}'
+        in ran.err
+    )
 
 
 def token(name: str, uid: str) -> dict[str, object]:

@@ -57,7 +57,9 @@ def test_every_answer_has_an_audit_id_and_is_not_cached(wire: Wire) -> None:
     assert wire.ask("GET", "/version", audit_id="x" * 65).headers["Audit-Id"] != "x" * 65
 
 
-@pytest.mark.parametrize("path", ["/api", "/apis", "/apis/lattice.dev/v1alpha1", "/openapi/v2", "/openapi/v3", "/version"])
+@pytest.mark.parametrize(
+    "path", ["/api", "/apis", "/apis/lattice.dev/v1alpha1", "/openapi/v2", "/openapi/v3", "/version"]
+)
 def test_discovery_answers_not_modified_to_a_client_that_has_the_document(wire: Wire, path: str) -> None:
     first = wire.get(path)
     again = wire.ask("GET", path, accept="application/json", if_none_match=first.headers["Etag"])
@@ -95,11 +97,24 @@ def test_bodies_up_to_three_mebibytes_are_read(wire: Wire) -> None:
     # Annotations and values together: the store holds more than one mebibyte.
     big = configmap("three", {"text": mebibyte[: 1 << 19]}, annotations={"a": "y" * 200_000})
     assert wire.post(CONFIGMAPS, big).status == 201
-    refused(wire.post(CONFIGMAPS, configmap("four", {"text": 3 * mebibyte})), 413, "RequestEntityTooLarge", "3145728")
+    refused(
+        wire.post(CONFIGMAPS, configmap("four", {"text": 3 * mebibyte})),
+        413,
+        "RequestEntityTooLarge",
+        "3145728",
+    )
     wire.delete(f"{CONFIGMAPS}/one")
 
 
-@pytest.mark.parametrize("media", ["text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+@pytest.mark.parametrize(
+    "media",
+    [
+        "text/plain",
+        "text/plain;charset=UTF-8",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+    ],
+)
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -110,7 +125,9 @@ def test_bodies_up_to_three_mebibytes_are_read(wire: Wire) -> None:
         ("POST", f"{REVIEWS}/selfsubjectaccessreviews"),
     ],
 )
-def test_writes_that_a_foreign_page_could_send_are_refused(wire: Wire, media: str, method: str, path: str) -> None:
+def test_writes_that_a_foreign_page_could_send_are_refused(
+    wire: Wire, media: str, method: str, path: str
+) -> None:
     answer = wire.ask(method, path, json.dumps(configmap("x")).encode(), content_type=media)
     refused(answer, 415, "UnsupportedMediaType", media.partition(";")[0])
 
@@ -131,7 +148,9 @@ def test_paths_of_probes_and_the_root_answer(wire: Wire, path: str) -> None:
     assert wire.get("/livez/nope").status == 404
 
 
-@pytest.mark.parametrize("path", ["/api/v1/namespaces/default", "/api/v1/namespaces", "/api/v1/secrets", "/version", "/openapi/v2"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/namespaces/default", "/api/v1/namespaces", "/api/v1/secrets", "/version", "/openapi/v2"]
+)
 def test_head_has_the_headers_of_get_and_no_body(wire: Wire, path: str) -> None:
     answer = wire.ask("HEAD", path)
     assert (answer.status, answer.raw) == (200, b"")
@@ -146,7 +165,11 @@ def test_get_of_one_object_ignores_watch(wire: Wire) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/v1/watch/namespaces", "/api/v1/watch/namespaces/default", "/api/v1/watch/namespaces/default/configmaps"],
+    [
+        "/api/v1/watch/namespaces",
+        "/api/v1/watch/namespaces/default",
+        "/api/v1/watch/namespaces/default/configmaps",
+    ],
 )
 def test_older_paths_of_watches(wire: Wire, path: str) -> None:
     wire.post(CONFIGMAPS, configmap("watched"))
@@ -178,7 +201,9 @@ def test_local_access_review_asks_about_the_namespace_of_its_path(wire: Wire) ->
     assert wire.post(f"{REVIEWS}/localsubjectaccessreviews", {"spec": spec}).status == 404
 
 
-def websocket_events(wire: Wire, path: str, count: int, **options: Any) -> tuple[list[dict[str, Any]], str | None]:
+def websocket_events(
+    wire: Wire, path: str, count: int, **options: Any
+) -> tuple[list[dict[str, Any]], str | None]:
     """The first messages of a watch over WebSocket, and the subprotocol that the server chose."""
 
     async def read() -> tuple[list[dict[str, Any]], str | None]:
@@ -193,14 +218,18 @@ def websocket_events(wire: Wire, path: str, count: int, **options: Any) -> tuple
 
 
 def bearer_protocol(token: str) -> str:
-    return "base64url.bearer.authorization.k8s.io." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
+    return "base64url.bearer.authorization.k8s.io." + base64.urlsafe_b64encode(
+        token.encode()
+    ).decode().rstrip("=")
 
 
 def test_watch_over_websocket(wire: Wire, token: str) -> None:
     path = "/api/v1/namespaces?watch=1&fieldSelector=metadata.name=default"
     headers = {"Authorization": f"Bearer {token}"}
     events, protocol = websocket_events(wire, path, 1, headers=headers)
-    assert [(event["type"], event["object"]["metadata"]["name"]) for event in events] == [("ADDED", "default")]
+    assert [(event["type"], event["object"]["metadata"]["name"]) for event in events] == [
+        ("ADDED", "default")
+    ]
     assert protocol is None
     # A browser: the token is a subprotocol, another one must be chosen, and the page is of another site.
     offered = ["base64.binary.k8s.io", bearer_protocol(token)]

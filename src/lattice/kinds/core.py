@@ -328,10 +328,10 @@ def _secret_type_problems(secret: Secret) -> Iterator[Cause]:
     for choices in _KEYS_BY_SECRET_TYPE.get(secret.type, ()):
         stated = [key for key in choices if key in secret.data or key in secret.string_data]
         if not stated:
-            other = f", or {' or '.join(choices[1:])}" if choices[1:] else ""
+            alternatives = f", or {' or '.join(choices[1:])}" if choices[1:] else ""
             yield Cause(
                 join_path("data", choices[0]),
-                f"Required value: a secret of type {secret.type} has the key {choices[0]}{other}",
+                f"Required value: a secret of type {secret.type} has the key {choices[0]}{alternatives}",
                 "FieldValueRequired",
             )
         for key in stated:

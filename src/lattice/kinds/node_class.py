@@ -178,7 +178,9 @@ class LatticeNodeClass(Kind):
                 cause for field, value in stated for cause in cores_problems(f"{path}.{field}", value)
             ]
             yield from bad_cores
-            amounts = {parse_cores(value) for _, value in stated if value is not None} if not bad_cores else ()
+            amounts = (
+                {parse_cores(value) for _, value in stated if value is not None} if not bad_cores else ()
+            )
             if len(amounts) > 1:
                 yield Cause(
                     f"{path}.cpus",

@@ -122,16 +122,22 @@ class App:
             try:
                 # Before authentication: probes, joining machines and visitors of the page have no user yet.
                 if request.path in UNAUTHENTICATED_PATHS:
-                    return await complete_response(request, await self._health(request.path, request.query), audit)
+                    return await complete_response(
+                        request, await self._health(request.path, request.query), audit
+                    )
                 if request.path == JOIN_PATH and self.join_service is not None:
-                    return await complete_response(request, await self._join(request, self.join_service), audit)
+                    return await complete_response(
+                        request, await self._join(request, self.join_service), audit
+                    )
                 if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
                     certificate = _peer_certificate(request)
                     page_request = PageRequest(
                         request.method, request.path, request.headers, request.remote or "", certificate
                     )
                     body = await _body(request, MAX_JOIN_REQUEST_BYTES)
-                    return await complete_response(request, await self.pages.answer(page_request, body), audit)
+                    return await complete_response(
+                        request, await self.pages.answer(page_request, body), audit
+                    )
                 headers = with_bearer_of_protocol(request.headers)
                 user = await authenticate(self.tokens, headers, _peer_certificate(request))
                 if is_websocket(headers):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lattice.clock import Clock
 from lattice.store.protocol import (
     ABSENT,
+    MAX_EMBEDDED_COMMIT_BYTES,
     REQUEST_ID_TTL_S,
     Batch,
     Change,
@@ -25,7 +26,6 @@ from lattice.store.protocol import (
     fenced_error,
     future_revision_error,
     future_watch_error,
-    MAX_EMBEDDED_COMMIT_BYTES,
     validate_commit,
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History

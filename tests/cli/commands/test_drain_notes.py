@@ -9,7 +9,12 @@ WORKLOADS = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeworkloads"
 def test_drain_prints_a_reason_once_and_a_new_reason_again(server, lattice, monkeypatch):
     monkeypatch.setattr(drain, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(drain, "PROGRESS_INTERVAL_S", 0.0)
-    node = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": "n1"}, "spec": {}}
+    node = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeNode",
+        "metadata": {"name": "n1"},
+        "spec": {},
+    }
     server.put(f"{NODES}/n1", node)
     bound = {"metadata": {"name": "web-0", "namespace": "default"}, "status": {"binding": {"node": "n1"}}}
     server.put(f"{WORKLOADS}/web-0", bound)

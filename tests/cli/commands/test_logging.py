@@ -35,7 +35,13 @@ def test_log_of_a_terminal_is_words_and_of_a_pipe_json():
     [
         ({"event": "stopping", "level": "info", "timestamp": "2026-01-01T20:15:01.5Z"}, "20:15:01 stopping"),
         (
-            {"event": "lost", "level": "warning", "timestamp": "2026-01-01T20:15:01Z", "node": "a", "why": ""},
+            {
+                "event": "lost",
+                "level": "warning",
+                "timestamp": "2026-01-01T20:15:01Z",
+                "node": "a",
+                "why": "",
+            },
             "20:15:01 lost (warning): node a",
         ),
         ({"event": "failed", "level": "error", "exception": "Traceback"}, " failed (error)\nTraceback"),

@@ -85,7 +85,9 @@ async def test_patches_without_resource_version_all_succeed(
         other = ApiWorld()
         other.api = api
         worlds.append(other)
-    await asyncio.gather(*(patch(w, i) for i, w in zip(range(WRITERS), itertools.cycle(worlds), strict=False)))
+    await asyncio.gather(
+        *(patch(w, i) for i, w in zip(range(WRITERS), itertools.cycle(worlds), strict=False))
+    )
     labels = (await world.do(verbs.get, WHERE))["metadata"]["labels"]
     assert labels == {"app": "api"} | {f"writer-{i}": "x" for i in range(WRITERS)}
 

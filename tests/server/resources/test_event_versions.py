@@ -98,7 +98,9 @@ async def test_lists_and_watches_show_the_requested_form() -> None:
     lines = (await anext(reply.body)).splitlines()
     assert [json.loads(line)["object"].get("note") for line in lines] == ["all is well", "started"]
     await world.do(verbs.delete, f"{V1}/e1")
-    assert [item["metadata"]["name"] for item in (await world.do(lists.list_objects, CORE))["items"]] == ["e2"]
+    assert [item["metadata"]["name"] for item in (await world.do(lists.list_objects, CORE))["items"]] == [
+        "e2"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ async def test_patch_that_loses_the_name_is_refused(body: Any, content: str) -> 
     )
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"name": ""}], ids=["no metadata", "empty metadata", "empty name"])
+@pytest.mark.parametrize(
+    "metadata", [None, {}, {"name": ""}], ids=["no metadata", "empty metadata", "empty name"]
+)
 async def test_put_without_a_name_is_refused(metadata: Any) -> None:
     world = await a_service()
     body = service_manifest() | {"metadata": metadata}
@@ -127,7 +129,12 @@ async def test_scale_of_a_service_without_replicas_shows_the_effective_number() 
 async def test_scale_as_table_and_wanted_column() -> None:
     world = await a_service()
     table = value_of(await scale_call(world, "GET", accept=TABLE))
-    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Desired", "Available", "Age"]
+    assert [column["name"] for column in table["columnDefinitions"]] == [
+        "Name",
+        "Desired",
+        "Available",
+        "Age",
+    ]
     assert table["rows"][0]["cells"][:3] == ["api", 1, 0]
     call = Call("GET", target("services/default/api"), ADMIN, accept=TABLE)
     service = value_of(await verbs.get(world.api, call))
@@ -154,7 +161,9 @@ async def refused(world: ApiWorld, where: str, body: dict[str, Any]) -> tuple[La
 
 async def test_create_in_a_terminating_namespace_has_the_cause() -> None:
     world = await api_world()
-    await world.do(verbs.create, "namespaces", {"metadata": {"name": "shop", "finalizers": ["example.org/x"]}})
+    await world.do(
+        verbs.create, "namespaces", {"metadata": {"name": "shop", "finalizers": ["example.org/x"]}}
+    )
     await world.do(verbs.delete, "namespaces/shop")
     error, status = await refused(world, "services/shop", service_manifest())
     assert isinstance(error, Denied)
@@ -198,7 +207,10 @@ async def test_namespaces_have_the_label_with_their_name() -> None:
     assert made["metadata"]["labels"] == {"a": "b", "kubernetes.io/metadata.name": "shop"}
     patched = await world.do(verbs.patch, "namespaces/shop", {"metadata": {"labels": None}}, content=MERGE)
     assert patched["metadata"]["labels"] == {"kubernetes.io/metadata.name": "shop"}
-    assert "kubernetes.io/metadata.name" in (await world.do(verbs.get, "namespaces/default"))["metadata"]["labels"]
+    assert (
+        "kubernetes.io/metadata.name"
+        in (await world.do(verbs.get, "namespaces/default"))["metadata"]["labels"]
+    )
 
 
 async def test_namespaces_of_an_old_store_get_the_label_at_start() -> None:
@@ -322,8 +334,12 @@ async def test_pages_say_how_many_objects_follow() -> None:
     for name in "abcde":
         await world.do(verbs.create, "pools", pool_manifest(name))
     first = (await world.do(lists.list_objects, "pools", limit="2"))["metadata"]
-    second = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": first["continue"]}))["metadata"]
-    last = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": second["continue"]}))["metadata"]
+    second = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": first["continue"]}))[
+        "metadata"
+    ]
+    last = (await world.do(lists.list_objects, "pools", limit="2", **{"continue": second["continue"]}))[
+        "metadata"
+    ]
     counts = [page.get("remainingItemCount") for page in (first, second, last)]
     assert counts == [3, 1, None]
     # With a selector the number would need a scan of all objects; Kubernetes leaves it out too.

@@ -92,7 +92,9 @@ async def test_new_object_is_not_ready_for_clients_that_wait_by_kstatus(
 def test_every_kind_that_users_create_begins_pending() -> None:
     # Controllers create these kinds, together with their first status.
     created_by_controllers = {"LatticeCluster", "LatticeNode", "LatticeAgreement", "LatticeLedger"}
-    with_status = {kind.resource.id for kind in LATTICE_KINDS if kind.resource.kind not in created_by_controllers}
+    with_status = {
+        kind.resource.id for kind in LATTICE_KINDS if kind.resource.kind not in created_by_controllers
+    }
     assert with_status == admission.BORN_PENDING
 
 

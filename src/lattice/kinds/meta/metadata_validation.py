@@ -62,7 +62,9 @@ def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Objec
 
 def _check_controllers(references: Sequence[Object], out: Findings) -> None:
     """An object has at most one owner that controls it: two controllers would undo each other's changes."""
-    controllers = [reference["kind"] + "/" + reference["name"] for reference in references if reference.get("controller")]
+    controllers = [
+        reference["kind"] + "/" + reference["name"] for reference in references if reference.get("controller")
+    ]
     if len(controllers) > 1:
         out.add_cause(
             "metadata.ownerReferences",

@@ -70,10 +70,10 @@ class FieldManager:
         `lattice` and `kubectl` are two tools of the same people: what one tool wrote, the other may change.
         Controllers and GitOps programs have other names, and conflict.
         """
-        other = str(entry.get("manager", ""))
+        owner = str(entry.get("manager", ""))
         if self.name == LATTICE_MANAGER:
-            return other == KUBECTL_MANAGER or other.startswith(f"{KUBECTL_MANAGER}-")
-        return self.name == KUBECTL_MANAGER and other == LATTICE_MANAGER
+            return owner == KUBECTL_MANAGER or owner.startswith(f"{KUBECTL_MANAGER}-")
+        return self.name == KUBECTL_MANAGER and owner == LATTICE_MANAGER
 
     def owns_entry(self, entry: ManagedFieldsEntry) -> bool:
         """Whether the entry belongs to this manager. An applier stays the same manager across API

@@ -84,7 +84,17 @@ class DiscoveryDocuments:
         """The paths that are no objects, as GET / lists them."""
         groups = {f"/apis/{resource.group}" for resource in self._resources if resource.group}
         versions = {f"/apis/{resource.api_version}" for resource in self._resources if resource.group}
-        plain = {"/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"}
+        plain = {
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+        }
         return sorted(groups | versions | plain | {"/version"})
 
     @cached_property

@@ -25,9 +25,7 @@ def is_websocket(headers: Mapping[str, str]) -> bool:
 
 
 def offered_protocols(headers: Mapping[str, str]) -> list[str]:
-    return [
-        name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()
-    ]
+    return [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()]
 
 
 def with_bearer_of_protocol(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -53,7 +51,7 @@ def reject_foreign_origin(headers: Mapping[str, str]) -> None:
     if not origin or "Authorization" in headers or urlsplit(origin).netloc == headers.get("Host", ""):
         return
     raise Denied(
-        f'a page of {origin[:200]} may not open a WebSocket without a bearer token',
+        f"a page of {origin[:200]} may not open a WebSocket without a bearer token",
         where="Origin",
         fix=f"offer the subprotocol {BEARER_PROTOCOL_PREFIX}TOKEN",
     )
@@ -64,7 +62,9 @@ async def send_websocket(request: web.BaseRequest, reply: Reply) -> web.StreamRe
     assert not isinstance(reply.body, bytes)  # noqa: S101 - a watch is a stream
     # A browser fails the connection if it offered subprotocols and none is chosen. The watch has the same
     # messages in all.
-    offered = [name for name in offered_protocols(request.headers) if not name.startswith(BEARER_PROTOCOL_PREFIX)]
+    offered = [
+        name for name in offered_protocols(request.headers) if not name.startswith(BEARER_PROTOCOL_PREFIX)
+    ]
     socket = web.WebSocketResponse(protocols=offered[:1], heartbeat=HEARTBEAT_S, compress=False)
     await socket.prepare(request)
     sending = asyncio.ensure_future(_send_lines(socket, reply.body))

@@ -183,21 +183,18 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     _check_types(body, DELETE_OPTION_TYPES, "")
     preconditions = body.get("preconditions") or {}
     _check_types(preconditions, {"uid": str, "resourceVersion": str}, "preconditions.")
-    causes = []
-    for source in (body, query):
-        if source.get("orphanDependents") is not None and source.get("propagationPolicy"):
-            causes.append(
-                Cause(
-                    "propagationPolicy",
-                    f'Invalid value: "{source["propagationPolicy"]}": orphanDependents and '
-                    "propagationPolicy cannot be both set",
-                )
-            )
+    causes = [
+        Cause(
+            "propagationPolicy",
+            f'Invalid value: "{source["propagationPolicy"]}": orphanDependents and propagationPolicy cannot be'
+            " both set",
+        )
+        for source in (body, query)
+        if source.get("orphanDependents") is not None and source.get("propagationPolicy")
+    ]
     grace_period = body.get("gracePeriodSeconds")
     if isinstance(grace_period, int) and grace_period < 0:
-        causes.append(
-            Cause("gracePeriodSeconds", f"Invalid value: {grace_period}: must be 0 or more")
-        )
+        causes.append(Cause("gracePeriodSeconds", f"Invalid value: {grace_period}: must be 0 or more"))
     dry_run = (body.get("dryRun") or [query.get("dryRun")])[0]
     policy = body.get("propagationPolicy") or query.get("propagationPolicy")
     if not policy:
@@ -224,7 +221,9 @@ def _check_types(values: Mapping[str, Any], types: Mapping[str, type], prefix: s
             not isinstance(value, expected) or (expected is int and isinstance(value, bool))
         ):
             raise Malformed(
-                f"must be {JSON_TYPE_NAMES[expected]}", where=f"{prefix}{name}", fix="send DeleteOptions, or no body"
+                f"must be {JSON_TYPE_NAMES[expected]}",
+                where=f"{prefix}{name}",
+                fix="send DeleteOptions, or no body",
             )
 
 

@@ -31,7 +31,9 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
     return {
         "kind": "Status",
         "apiVersion": "v1",
-        "metadata": {"continue": error.continue_token} if isinstance(error, Gone) and error.continue_token else {},
+        "metadata": {"continue": error.continue_token}
+        if isinstance(error, Gone) and error.continue_token
+        else {},
         "status": "Failure",
         "message": message_of(error, resource, name),
         "reason": error.reason,

@@ -153,9 +153,7 @@ def admit(
     findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
     field_problems = [
         f'unknown field "{path}"{findings.hints.get(path, "")}' for path in findings.unknown_fields
-    ] + [
-        f'duplicate field "{path}"' for path in duplicates
-    ]
+    ] + [f'duplicate field "{path}"' for path in duplicates]
     # Unknown fields alone make the body Malformed (400); together with other problems, they are causes of
     # Invalid (422).
     if validation == "Strict" and field_problems and not findings.causes:

@@ -26,7 +26,6 @@ from lattice.server.resources.verbs import (
 from lattice.server.resources.write import PendingWrite, write
 from lattice.store.protocol import Entry, Put
 
-
 SCALE_RESOURCE = Resource(
     "Scale",
     "scales",

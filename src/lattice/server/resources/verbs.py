@@ -107,7 +107,9 @@ async def create(api: Api, call: Call) -> Reply:
     except LatticeError as error:
         # The name may be generated, so the path does not have it; the Status of the error names the object.
         if not error.object_kind:
-            error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
+            error.object_name = str(
+                body["metadata"].get("name") or body["metadata"].get("generateName") or ""
+            )
         raise
 
 
@@ -177,9 +179,7 @@ async def patch(api: Api, call: Call) -> Reply:
         names_other_revision = new["metadata"].get("resourceVersion") != str(old.revision)
         if names_other_revision and new["metadata"].get("resourceVersion"):
             raise admission.stale_object_error(call.target.served, call.target.name)
-        return await write(
-            api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates))
-        )
+        return await write(api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates)))
 
     return await write_until_won(api, call, patch_current)
 

@@ -77,9 +77,7 @@ def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admiss
     # An unknown field has no merge rule, so an apply is always strict.
     validation = pending.options.validation if pending.operation == "Update" else "Strict"
     try:
-        admitted = admission.admit(
-            served, new, validation, pending.duplicates, is_new=pending.old is None
-        )
+        admitted = admission.admit(served, new, validation, pending.duplicates, is_new=pending.old is None)
     except LatticeError as error:
         raise _add_unknown_fields(pending, error) from error
     if pending.unknown_fields:
@@ -171,7 +169,10 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
             raise
 
     return await api.write_turns.retry(
-        insert, lambda: Unavailable(f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request")
+        insert,
+        lambda: Unavailable(
+            f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request"
+        ),
     )
 
 
@@ -186,7 +187,9 @@ async def require_namespace(api: Api, name: str, new_object_name: str) -> int:
     """
     entry = await api.store.get(Key("namespaces", "", name))
     if entry is None:
-        missing = NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
+        missing = NotFound(
+            f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}"
+        )
         missing.object_kind, missing.object_name = "namespaces", name
         raise missing
     if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):

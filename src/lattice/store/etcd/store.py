@@ -22,6 +22,7 @@ from lattice.store.etcd.client import (
 from lattice.store.etcd.watch import CatchUpHistory, KeyLayout, WatchStream
 from lattice.store.protocol import (
     ABSENT,
+    MAX_COMMIT_BYTES,
     REQUEST_ID_TTL_S,
     Check,
     Entry,
@@ -36,7 +37,6 @@ from lattice.store.protocol import (
     fenced_error,
     future_revision_error,
     future_watch_error,
-    MAX_COMMIT_BYTES,
     validate_commit,
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds

@@ -15,6 +15,7 @@ import apsw
 from lattice.clock import Clock
 from lattice.errors import Conflict, LatticeError
 from lattice.store.protocol import (
+    MAX_EMBEDDED_COMMIT_BYTES,
     Batch,
     Check,
     Entry,
@@ -26,10 +27,17 @@ from lattice.store.protocol import (
     compacted_error,
     future_revision_error,
     future_watch_error,
-    MAX_EMBEDDED_COMMIT_BYTES,
     validate_commit,
 )
-from lattice.store.sqlite.reader import ListRange, count_rows, list_at, list_inline, log_after, revision_bounds, snapshot
+from lattice.store.sqlite.reader import (
+    ListRange,
+    count_rows,
+    list_at,
+    list_inline,
+    log_after,
+    revision_bounds,
+    snapshot,
+)
 from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Writer, WriterState, end_process
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
