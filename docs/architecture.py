@@ -178,7 +178,7 @@ MAP: dict[str, Folder] = {
     "controllers": Folder(
         "`controller_set`: all controllers of one leader's term, wired together.",
         "controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler controllers.services"
-        " lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
+        " kinds.meta lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
         "the store through controllers.runtime.context, fenced by the term",
     ),
     "controllers.runtime": Folder(
@@ -215,8 +215,8 @@ MAP: dict[str, Folder] = {
     ),
     "server": Folder(
         "`app`: the HTTP server, which passes each request to the folder that answers its path.",
-        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
-        " server.resources server.ui_backend",
+        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.http server.live"
+        " server.requests server.resources server.ui_backend",
         "HTTP connections",
     ),
     "server.apply": Folder("Patches, server-side apply, managed fields.", "", VALUES),
@@ -230,9 +230,19 @@ MAP: dict[str, Folder] = {
         "kinds.meta clock server.requests store",
         "the store, keys and certificates",
     ),
+    "server.http": Folder(
+        "HTTP responses: headers, conditional requests, compression, watches over WebSocket.",
+        "server.requests",
+        "HTTP connections",
+    ),
+    "server.event_versions": Folder(
+        "Events of events.k8s.io/v1: a view of the store in which the core events have the newer form.",
+        "kinds kinds.meta store",
+        "the store",
+    ),
     "server.resources": Folder(
         "The REST verbs: routes, get, list, watch, write, admission, sub-resources, tables.",
-        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.requests store",
+        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.event_versions server.requests store",
         "the store",
     ),
     "server.discovery": Folder(

@@ -12,6 +12,27 @@ class Setting:
     help: str
 
 
+# Names for the setting `controllers`: all controllers that run while a server leads, in alphabetical order.
+CONTROLLER_NAMES = (
+    "agreements",
+    "automation",
+    "clusters",
+    "declarations",
+    "departures",
+    "drifts",
+    "figures",
+    "garbage",
+    "jointokens",
+    "nodes",
+    "replicas",
+    "scheduling",
+    "services",
+    "status",
+    "supply",
+    "webhooks",
+    "workloads",
+)
+
 SETTINGS = (
     Setting(
         "data-dir", ("LATTICE_DATA_DIR",), "./.lattice", "Folder for the store, the log and the kubeconfig."
@@ -181,7 +202,7 @@ SETTINGS = (
         "*",
         (
             "Controllers that run while this server is the leader, separated by commas: * is all "
-            "controllers, -NAME excludes one."
+            f"controllers, -NAME excludes one. Names: {', '.join(CONTROLLER_NAMES)}."
         ),
     ),
     Setting(

@@ -21,6 +21,7 @@ from lattice.controllers.controller_set import (
     ControllerDependencies,
     ControllerSet,
     concurrency,
+    enabled_controllers,
     grace_periods,
     node_timeouts,
 )
@@ -167,7 +168,7 @@ def build_dependencies(
         concurrency=concurrency(settings),
         recheck_interval_s=settings.reconcile_interval,
         unschedulable_grace_s=settings.room_grace,
-        enabled_controllers=settings.controllers,
+        enabled_controllers=enabled_controllers(settings),
         profile=profile,
         standalone_profile=None if settings.profile else PRESETS[STANDALONE_PROFILE],
     )

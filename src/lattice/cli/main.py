@@ -105,6 +105,33 @@ for _section in SECTIONS.values():
     COMMANDS.update(_section)
 
 
+# Commands that users of kubectl or nomad expect, and what does the work here.
+COMMANDS_OF_KUBECTL = {
+    "scale": "use `kubectl scale latticeservice/NAME --replicas=N`, or change spec.replicas.min and apply",
+    "rollout": "`lattice get service/NAME -w` follows an update; to undo, apply the earlier manifest",
+    "restart": "`lattice retry service/NAME` restarts failed replicas; any change of the manifest, such as an "
+    "env value, replaces all of them one by one",
+    "exec": "Lattice opens no shell in a workload; `lattice logs service/NAME` shows its output",
+    "attach": "`lattice logs service/NAME -f` follows the output",
+    "port-forward": "ports are in `lattice get workloads -o yaml`, under status.allocatedPorts",
+    "ui": "the server serves the page: open the link that `lattice up` printed, or https://SERVER:PORT/ui/",
+    "dashboard": "the server serves the page: open the link that `lattice up` printed, or https://SERVER:PORT/ui/",
+    "edit": "use `kubectl edit latticeservice/NAME`",
+    "patch": "use `kubectl patch latticeservice/NAME --type=merge -p PATCH`",
+    "label": "use `kubectl label latticeservice/NAME KEY=VALUE`",
+    "annotate": "use `kubectl annotate latticeservice/NAME KEY=VALUE`",
+    "diff": "`lattice plan -f FILE` shows the effect of a change, `kubectl diff -f FILE` the changed fields",
+    "wait": "use `kubectl wait latticeservice/NAME --for=condition=Ready`",
+    "explain": "use `kubectl explain latticeservice`, or the reference of the kinds",
+    "create": "write a manifest and use `lattice apply -f FILE`",
+    "run": "write a LatticeWorkload or LatticeService and use `lattice apply -f FILE`",
+    "expose": "callers declare a service under spec.resources and get its addresses as environment",
+    "autoscale": "set spec.replicas of the LatticeService",
+    "login": "`lattice kubeconfig` prints credentials",
+    "api-resources": "`lattice get --help` lists the kinds",
+}
+
+
 class LazyGroup(click.Group):
     """A click group that lists commands from SECTIONS and imports only the module of the command that is
     called."""
@@ -128,6 +155,8 @@ class LazyGroup(click.Group):
 
             similar = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+            if args[0] in COMMANDS_OF_KUBECTL:
+                suggestion = f"; {COMMANDS_OF_KUBECTL[args[0]]}"
             ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 

@@ -19,6 +19,7 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, run_all
 from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
 from lattice.controllers.services.clusters import ClusterController, TokenMinter
+from lattice.controllers.services.declarations import DeclarationController
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
 from lattice.controllers.services.ledger_upkeep import LedgerUpkeepController
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
@@ -26,6 +27,7 @@ from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
+from lattice.kinds.meta.validator import did_you_mean
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
@@ -34,7 +36,7 @@ from lattice.placement.feed.placement_input import PricingTables
 from lattice.providers.protocol import Provider, adapter_name
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.settings import Settings
+from lattice.settings import CONTROLLER_NAMES, Settings
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class ControllerSet:
             ).loop(),
             LedgerUpkeepController(context, lambda: dependencies.pricing_tables().book).loop(),
             ServiceStatusController(context).loop(),
+            DeclarationController(context).loop(),
             AgreementController(context).loop(),
             webhooks.loop(),
             AutomationController(context, webhooks).loop(),
@@ -188,6 +191,22 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
     return NodeTimeouts(
         heartbeat, lost_after, replace_after, evictions_per_second=settings.evictions_per_second
     )
+
+
+def enabled_controllers(settings: Settings) -> str:
+    """The setting that chooses controllers; raise Invalid for a word that names no controller: a misspelt name
+    would leave out a controller without a sign."""
+    words = [word.strip() for word in settings.controllers.split(",") if word.strip()]
+    names = (*CONTROLLER_NAMES, "*")
+    unknown = [word for word in words if word.removeprefix("-") not in names or word == "-*"]
+    if unknown:
+        hint = did_you_mean(unknown[0].removeprefix("-"), CONTROLLER_NAMES)
+        raise Invalid(
+            f'there is no controller "{unknown[0]}"{hint}',
+            where="--controllers",
+            fix=f"use * for all, -NAME to exclude one, or names of: {', '.join(CONTROLLER_NAMES)}",
+        )
+    return settings.controllers
 
 
 def grace_periods(settings: Settings) -> GracePeriods:

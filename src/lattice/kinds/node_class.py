@@ -13,7 +13,9 @@ from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Stat
 from lattice.kinds.meta.quantity import (
     MIB,
     Amount,
+    Cores,
     Quantity,
+    cores_problems,
     dollars_to_micros,
     gib_to_bytes,
     number_problems,
@@ -48,8 +50,10 @@ class ProviderNodeClass(Part):
     ami: Annotated[str, Meta(description="Machine image on aws.")] = ""
     image: Annotated[str, Meta(description="Machine or container image on other providers.")] = ""
     template: Annotated[str, Meta(description="Template that the provider clones, as on proxmox.")] = ""
-    cores: Annotated[Amount, Meta(description="Cores of the machine on this provider.")] | None = None
-    cpus: Annotated[Amount, Meta(description="Docker's name for cores.")] | None = None
+    cores: (
+        Annotated[Cores, Meta(description='Cores of the machine on this provider: 2, 0.5 or "500m".')] | None
+    ) = None
+    cpus: Annotated[Cores, Meta(description="Docker's name for cores.")] | None = None
     memory: (
         Annotated[
             Quantity,
@@ -76,7 +80,7 @@ class ProviderNodeClass(Part):
 class ClassResources(Part):
     """Size of a machine for scheduling, where the provider entry states none."""
 
-    cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
+    cores: Annotated[Cores, Meta(description='Cores: 2, 0.5 or "500m".')] = 0
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[int, Meta(ge=0, description="Whole GPUs.")] = 0
@@ -210,7 +214,7 @@ class LatticeNodeClass(Kind):
         plural="latticenodeclasses",
         short_names=("lnc",),
         columns=(
-            Column("Cores", ".spec.resources.cores", "number"),
+            Column("Cores", ".spec.resources.cores"),
             Column("MemoryGi", ".spec.resources.memoryGi", "number"),
             Column("StorageGi", ".spec.resources.storageGi", "number", 1),
             Column("GPU", ".spec.resources.gpu", "integer"),
@@ -225,6 +229,7 @@ class LatticeNodeClass(Kind):
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
         yield from number_problems(spec, "spec")
+        yield from cores_problems("spec.resources.cores", spec.resources.cores)
         yield from label_problems(spec.labels, "spec.labels")
         yield from amount_problems(spec.resources.extended, "spec.resources.extended")
         for index, taint in enumerate(spec.taints):
@@ -232,10 +237,15 @@ class LatticeNodeClass(Kind):
         for name, provider_class in spec.providers.items():
             path = join_path("spec.providers", name)
             yield from quantity_problems(f"{path}.memory", provider_class.memory, _parse_memory)
-            if (
-                None not in (provider_class.cores, provider_class.cpus)
-                and provider_class.cores != provider_class.cpus
-            ):
+            stated = [("cores", provider_class.cores), ("cpus", provider_class.cpus)]
+            bad_cores = [
+                cause for field, value in stated for cause in cores_problems(f"{path}.{field}", value)
+            ]
+            yield from bad_cores
+            amounts = (
+                {parse_cores(value) for _, value in stated if value is not None} if not bad_cores else ()
+            )
+            if len(amounts) > 1:
                 yield Cause(
                     f"{path}.cpus",
                     f"must equal cores ({provider_class.cores}) or be omitted, got {provider_class.cpus}",

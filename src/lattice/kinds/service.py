@@ -29,10 +29,20 @@ from lattice.kinds.meta.base import (
     Resource,
     Status,
 )
-from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
+from lattice.kinds.meta.quantity import (
+    Amount,
+    Cores,
+    Quantity,
+    cores_problems,
+    gib_to_bytes,
+    number_problems,
+    parse_cores,
+)
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
 
+# Replicas of a service that states no number.
+DEFAULT_REPLICAS = 1
 # Condition: whether all replicas are placed.
 PLACED_CONDITION = "Placed"
 # Condition: whether placement would decide otherwise today.
@@ -71,7 +81,7 @@ ServicePhase = Literal[
 class PlacementResources(Part):
     """Resources that one replica needs, if its containers state none."""
 
-    cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
+    cores: Annotated[Cores, Meta(description='Cores: 2, 0.5 or "500m".')] = 0
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[
@@ -274,7 +284,7 @@ class ServiceSpec(Part):
     @property
     def min_replicas(self) -> int:
         """Number of replicas, unless regions require more."""
-        return 1 if self.replicas.min is None else self.replicas.min
+        return DEFAULT_REPLICAS if self.replicas.min is None else self.replicas.min
 
     def desired_replicas(self, min_regions: int = 0) -> int:
         """Number of replicas: at least `min`, one for each required region, and one for each of `min_regions`
@@ -463,12 +473,14 @@ class LatticeService(Kind):
         categories=("lattice", "all"),
         namespaced=True,
         scale_path="spec.replicas.min",
+        scale_default=DEFAULT_REPLICAS,
         columns=(
             Column(
                 "Wanted",
                 ".status.wantedReplicas",
                 "integer",
                 description="Desired number of replicas; 1 by default.",
+                default=DEFAULT_REPLICAS,
             ),
             Column("Ready", ".status.health.ready", "integer"),
             Column(
@@ -495,6 +507,7 @@ class LatticeService(Kind):
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
         bad_numbers = list(number_problems(spec, "spec"))
+        bad_numbers += cores_problems("spec.placement.resources.cores", spec.placement.resources.cores)
         yield from bad_numbers
         wrong_alone = list(container_problems(spec.containers, "spec.containers"))
         # The placement requirements compare numbers: check the requirements only if all numbers are valid.

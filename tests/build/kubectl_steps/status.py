@@ -2,8 +2,10 @@
 
 from build.kubectl_steps.step import Step
 
+# kubectl waits for the generation that the status describes, too.
 READY = (
-    '{"status":{"phase":"Up","fired":3,"conditions":[{"type":"Ready","status":"True","reason":"Tested","message":"fine",'
+    '{"status":{"phase":"Up","fired":3,"observedGeneration":99,'
+    '"conditions":[{"type":"Ready","status":"True","reason":"Tested","message":"fine",'
     '"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}'
 )
 RULE = "/apis/lattice.dev/v1alpha1/automationrules/sleeper"

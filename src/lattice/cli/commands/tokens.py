@@ -12,6 +12,7 @@ from lattice.cli.client.options import Connection, Duration, with_connection
 from lattice.cli.output import messages as say
 from lattice.cli.output import render
 from lattice.errors import NotFound, UsageError
+from lattice.kinds.meta.quantity import pluralize
 
 SECRETS_PATH = "/api/v1/namespaces/lattice-system/secrets"
 # Longest lifetime without and with --long-lived.
@@ -196,13 +197,19 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
 
 
 @tokens.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Include the tokens of machines that Lattice makes.")
 @with_connection
-def list_tokens(connection: Connection) -> None:
+def list_tokens(connection: Connection, show_all: bool) -> None:
     """List join tokens with their node, expiry and state."""
     from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
+    hidden = 0
     for secret, record in _list_join_tokens(connection.client):
+        # The token of a machine that Lattice makes names the uid of the node, which exists before the machine.
+        if record.grant.uid and not show_all:
+            hidden += 1
+            continue
         expired = is_expired(record.grant, datetime.now(UTC))
         state = "expired" if expired else "unused"
         if record.used_as:
@@ -217,6 +224,8 @@ def list_tokens(connection: Connection) -> None:
         )
     for row in rows:
         click.echo(render.line(row, render.widths(rows)))
+    if hidden:
+        say.note(f"{pluralize(hidden, 'token')} of machines that Lattice makes not shown; --all lists them")
 
 
 @tokens.command()

@@ -169,6 +169,10 @@ class WorkloadController:
             else decide(lifecycle_input, self.grace_periods)
         )
         status = next_status(workload, observation, decision, now)
+        # Only workloads that a user created state the observed generation: of a service, clients wait for the
+        # service, and ten thousand replicas need no write each.
+        if workload.status.observed_generation is not None:
+            status = replace(status, observed_generation=workload.metadata.generation)
         if decision.action in AWAIT_ACTIONS and node_state.is_fully_reported:
             status = self._with_conditions(status, decision)
         writes = self._writes(entry, workload, decision, status)

@@ -10,7 +10,7 @@ import msgspec
 from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
 
-MAX_BYTES = 1 << 20  # per object; the store's limit for a commit
+MAX_BYTES = 3 << 20  # per body, as in Kubernetes; a store may hold less
 MAX_VALUES = 10_000  # per object
 MAX_DEPTH = 32  # nesting of an object
 # A body may also have managedFields, which nest a few levels deeper than the described object.

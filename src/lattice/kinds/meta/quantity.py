@@ -18,6 +18,10 @@ Quantity = int | str | float
 # A plain number that is never negative: money, cores, GiB, shares.
 Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
+# Cores as written: 2, 0.5 or "500m". In a schema of Kubernetes an int-or-string excludes 0.5, so the schema leaves
+# the type open, and the kind checks the value.
+Cores = Annotated[Quantity, Meta(extra_json_schema={"x-kubernetes-preserve-unknown-fields": True})]
+
 MILLI = 1000
 MICRO = 1_000_000  # micro-dollars in one dollar
 MILLIONTHS = 1_000_000  # millionths in 1; shares, utilisation and factors are counted in millionths
@@ -243,6 +247,14 @@ def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], 
             parse(value)
     except Invalid as error:
         yield Cause(path, error.message)
+
+
+def cores_problems(path: str, value: Quantity | None) -> Iterator[Cause]:
+    """One cause if the value is no number of cores, or more cores than any plain number may state."""
+    problems = list(quantity_problems(path, value, parse_cores))
+    yield from problems
+    if value is not None and not problems and parse_cores(value) > MAX_PLAIN_NUMBER * MILLI:
+        yield Cause(path, f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")
 
 
 def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:

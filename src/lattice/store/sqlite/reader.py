@@ -76,6 +76,12 @@ def list_at(db: apsw.Connection, scope: ListRange) -> Page:
     return Page(entries[:size], list_revision, len(entries) > size)
 
 
+def count_rows(db: apsw.Connection, resource: str, low: str, high: str) -> int:
+    """Return the number of rows of a resource with paths after `low` and before `high`."""
+    query = "SELECT count(*) FROM objects WHERE resource = ? AND path > ? AND path < ?"
+    return int(next(iter(db.execute(query, (resource, low, high))))[0])
+
+
 def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: int) -> list[Entry]:
     """Return the rows of the range whose newest write is at or before a revision."""
     rows = db.execute(
