@@ -2,7 +2,7 @@
 are empty."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -72,8 +72,6 @@ class DrainWaiter:
 
     connection: Connection
     timeout: float
-    # The line that was printed last, by node.
-    last_notes: dict[str, str] = field(default_factory=dict)
 
     def run(self, nodes: list[str]) -> int:
         deadline = time.monotonic() + self.timeout if self.timeout else None

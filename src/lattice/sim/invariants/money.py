@@ -125,6 +125,8 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
             node_class.spec.cost_per_hour.get(pool.spec.provider.type)
             for node_class, pool in product(classes, pools)
         } - {None}
+        if classes and pools and not prices and all(pool.spec.budget for pool in pools):
+            yield "I-20", f"{change.key.name} pays for {kind} in {cluster}, whose price is unknown"
         if prices and micros not in {int(Decimal(str(price)) * 1_000_000) for price in prices}:
             yield (
                 "I-22",
@@ -231,12 +233,7 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
                 f" micro-dollars per hour, which exceeds the limit {limit} in {MONTH_HOURS} hours"
             ),
         )
-    now = parse_timestamp(status.as_of)
-    due = (
-        status.spent_micros * HOUR_US
-        + status.remainder
-        + status.committed_micros * _microseconds(_month_end(now) - now)
-    )
+    due = _projected_parts(status)
     if due > limit * HOUR_US:
         yield (
             "I-20",
@@ -245,6 +242,17 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
                 f" but the limit is {limit}"
             ),
         )
+
+
+def _projected_parts(status: LedgerStatus) -> int:
+    now = parse_timestamp(status.as_of)
+    until_month_end = status.committed_micros * _microseconds(_month_end(now) - now)
+    return status.spent_micros * HOUR_US + status.remainder + until_month_end
+
+
+def projected_micros(status: LedgerStatus) -> int:
+    """Micro-dollars that the ledger will have spent at the end of its month."""
+    return _projected_parts(status) // HOUR_US
 
 
 def _month_end(at: datetime) -> datetime:
