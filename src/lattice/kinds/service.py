@@ -32,6 +32,8 @@ from lattice.kinds.meta.base import (
 from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.service_affinity import ServiceAffinity
+from lattice.kinds.workload import WorkloadGroup
 
 # Condition: whether all replicas are placed.
 PLACED_CONDITION = "Placed"
@@ -234,6 +236,21 @@ class ServiceSpec(Part):
         ),
     ] = Disconnect()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly the replicas are distributed.")] = ()
+    affinity: (
+        Annotated[ServiceAffinity, Meta(description="Services whose replicas run near, or apart.")] | None
+    ) = None
+    group: (
+        Annotated[
+            WorkloadGroup,
+            Meta(
+                description=(
+                    "Gang of the service: fewer than `minMember` replicas of all services of the group are "
+                    "never placed or bound."
+                )
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def min_replicas(self) -> int:
@@ -278,6 +295,18 @@ class ServicePlacement(Part):
     cluster: Annotated[str, Meta(description="LatticeCluster of the replicas.")] = ""
     replicas: Annotated[int, Meta(description="Number of replicas.")] | None = None
     node: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
+    machines: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Number of machines that the replicas use; stated where affinity decides which services "
+                    "share a machine."
+                )
+            ),
+        ]
+        | None
+    ) = None
     cost: (
         Annotated[HourlyCost, Meta(description="Share of the machines' cost for these replicas.")] | None
     ) = None
@@ -399,6 +428,10 @@ class LatticeService(Kind):
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
+        if spec.affinity:
+            yield from spec.affinity.problems("spec.affinity")
+        if spec.group and (wrong := dns_label_problem(spec.group.name)):
+            yield Cause("spec.group.name", wrong)
         for name in spec.resources:
             # The name "*" stands for all services.
             if name != "*" and (wrong := dns_label_problem(name)):

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
 from lattice.kinds.meta.timestamps import parse_timestamp
@@ -260,4 +262,5 @@ def machine_needs(spec: WorkloadSpec) -> Hashable:
         node_selector,
         constraints.gpu_models,
         constraints.spread,
+        msgspec.json.encode(constraints.affinity, order="sorted"),
     )

@@ -91,6 +91,12 @@ class WorkloadAsk:
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     fixed_shape: Hashable = None
 
+    def matches_term(self, term: WorkloadTerm, owner_namespace: str = "") -> bool:
+        """Whether the workload matches an affinity term of a workload in `owner_namespace`; without it, a
+        term of its own."""
+        namespace = self.demands.namespace
+        return term.matches(namespace, self.labels, owner_namespace or namespace)
+
     @property
     def is_additive(self) -> bool:
         return self.demands.gpu is None and not self.demands.host_ports
