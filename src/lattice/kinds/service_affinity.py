@@ -69,9 +69,7 @@ class ServiceTerm(Part):
         return f"{what} in namespace {self.namespace}" if self.namespace else what
 
     def as_workload_term(self) -> WorkloadTerm:
-        return WorkloadTerm(
-            selector=self.label_selector, topology_key=self.key, namespace=self.namespace
-        )
+        return WorkloadTerm(selector=self.label_selector, topology_key=self.key, namespace=self.namespace)
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.key not in TOPOLOGY_KEYS:

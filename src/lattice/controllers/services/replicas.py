@@ -32,6 +32,7 @@ from lattice.lifecycle.replica_observation import (
 from lattice.lifecycle.replica_template import (
     NodeGroupKey,
     build_workload,
+    counted_machines,
     desired_node_groups,
     free_slots,
     in_node_group,
@@ -145,7 +146,11 @@ class ReplicaController:
         # The slot is part of the name of a workload. Therefore a slot is free only if no workload of a
         # service of this name has the slot, not even a workload of an earlier service.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
-        specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
+        machines = counted_machines(service)
+        specs = {
+            node_group: in_node_group(spec, node_group, machines.get(node_group, 0))
+            for node_group in set(steps.start)
+        }
         for node_group in steps.start:
             workload = build_workload(service, specs[node_group], next(slots), owner)
             groups.append([put_new(workload, uid=self.context.new_uid(), now=self.context.timestamp)])
@@ -228,6 +233,7 @@ class ReplicaController:
     ) -> Iterator[list[Write]]:
         """Writes for changes that need no restart: constraints, priority, labels."""
         labels, stopping_names = labels_for(service), set(stopping)
+        machines = counted_machines(service)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))
             if (
@@ -239,7 +245,7 @@ class ReplicaController:
             ):
                 continue
             desired_spec = msgspec.structs.replace(
-                in_node_group(spec, node_group_of(workload)),
+                in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload), 0)),
                 slot=workload.spec.slot,
                 desired_state=workload.spec.desired_state,
             )

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
     IGNORABLE_LIMITS,
@@ -77,7 +78,12 @@ def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> 
         # An undefined service has no known dependencies, and a visited service closes a cycle.
         if name in dependencies or name not in services:
             continue
-        targets = latency_targets(services[name]).values()
+        targets = [*latency_targets(services[name]).values()]
+        affinity = services[name].spec.affinity
+        namespace = services[name].metadata.namespace or DEFAULT_NAMESPACE
+        for term in affinity.workload.required if affinity else ():
+            if term.service:
+                targets.append(f"{term.namespace or namespace}/{term.service}")
         dependencies[name] = [
             target
             for target in dict.fromkeys(targets)
@@ -390,6 +396,11 @@ def _limit_wait_conditions(
                 if not fleet.assignments.get(service):
                     is_defined = services is None or service in services
                     yield f"{name}, which is not {'placed' if is_defined else 'defined'}"
+            for term in demand.required_terms:
+                if term.is_anti and not term.is_local and any(map(fleet.replicas.count, term.targets)):
+                    yield f"{term.text} to leave a {term.key}"
+                elif not term.is_anti and fleet.groups.is_waiting_for(demand, term):
+                    yield f"{term.text}, which is not {'placed' if term.targets else 'defined'}"
         case "capacity":
             full_offers = (
                 [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, InsufficientCapacity))]

@@ -286,8 +286,13 @@ class WhatIfScope:
         original = self.world.demands[name]
         if self._policies_unchanged and name not in self._services:
             return original
+        service = self.service(name)
         return resolve_demand(
-            self.service(name), self.policies, original.neighbours, original.usable_reserves
+            service,
+            self.policies,
+            original.neighbours,
+            original.usable_reserves,
+            self.world.affinity_terms(service),
         )
 
     def may_be_placed(self) -> bool:

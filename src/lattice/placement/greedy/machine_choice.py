@@ -51,6 +51,7 @@ def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = ""
             for name in fleet.inventory.growable_clusters(
                 row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
             )
+            if fleet.groups.may_grow(ask.demand, fleet.clusters[name])
         ]
         neighbours = neighbours_by_cluster(ask.demand, fleet)
         first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
@@ -82,7 +83,7 @@ def _machine_with_capacity(
     if accepting is None:
         return None
     mask = table.column("alive") & (table.column("offer") == row) & accepting
-    for resource, amount in ask.demand.effective_needs.items():
+    for resource, amount in ask.demand.hosting_needs.items():
         mask &= table.free(table.add_resource(resource)) >= amount
     machines_by_cluster: dict[str, list[int]] = {}
     for machine in np.flatnonzero(mask).tolist():
@@ -232,7 +233,9 @@ class OfferFiller:
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
         self._heaps: dict[str, list[MachineEntry]] = {}
         self._growable_clusters = [
-            cluster for cluster in clusters if len(cluster.machines) < cluster.max_nodes
+            cluster
+            for cluster in clusters
+            if len(cluster.machines) < cluster.max_nodes and fleet.groups.may_grow(ask.demand, cluster)
         ]
         self._clusters_below_threshold = sorted(
             (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank

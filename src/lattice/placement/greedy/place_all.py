@@ -1,6 +1,7 @@
 """The placement loop of plan, controller and fit: place all services by priority, with services that depend on
 each other's latency as one group; find stale placements."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import Protocol
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
+from lattice.placement.greedy.affinity import add_headroom, broken_terms
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place import Placement, place, violated_rules
 from lattice.placement.greedy.profile import profile_of
@@ -15,9 +17,9 @@ from lattice.placement.greedy.scale_down import surplus_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk, Requirement
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import is_type_allowed
+from lattice.placement.model.offer import domain_of
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import ELIGIBILITY_FILTERS, eligible_offers
-from lattice.placement.plugins.filters.spread import domain_of
 
 # Limit of offers that place_group tries as the site of the first service of a group.
 MAX_STARTING_OFFERS = 32
@@ -196,13 +198,26 @@ def by_priority(demands: Iterable[Demand]) -> list[Demand]:
     return sorted(demands, key=lambda demand: (-demand.priority, demand.name))
 
 
+def placement_dependencies(demands: Mapping[str, Demand]) -> dict[str, list[str]]:
+    """Return, by service, the services that must be placed before it: the targets of its latency limits and
+    of its required affinity terms."""
+    dependencies: dict[str, list[str]] = {}
+    for name, demand in demands.items():
+        targets = [target for _, target in demand.latency_to]
+        for term in demand.near_terms:
+            # The service may be near its own replicas, and waits for no other target then.
+            if name not in term.targets:
+                targets += term.targets
+        dependencies[name] = [
+            target for target in dict.fromkeys(targets) if target in demands and target != name
+        ]
+    return dependencies
+
+
 def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
-    """Yield groups of services that latency limits tie to each other, dependencies first. Most groups have
-    one service."""
-    dependencies = {
-        name: [target for _, target in demand.latency_to if target in demands and target != name]
-        for name, demand in demands.items()
-    }
+    """Yield groups of services that latency limits and required affinity tie to each other, dependencies
+    first. Most groups have one service."""
+    dependencies = placement_dependencies(demands)
     # Union-find: services with a latency limit between them get the same root.
     root = {name: name for name in demands}
 
@@ -217,8 +232,38 @@ def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
     members: dict[str, list[Demand]] = {}
     for demand in by_priority(demands.values()):
         members.setdefault(root_of(demand.name), []).append(demand)
-    for group in members.values():
-        yield _dependencies_first(group, dependencies)
+    groups = {root_name: _dependencies_first(group, dependencies) for root_name, group in members.items()}
+    # A service is placed after the services that it prefers to be near, which may be in another group.
+    group_of = {name: root_of(name) for name in demands}
+    preferred: dict[str, list[str]] = {root_name: [] for root_name in groups}
+    for name, demand in demands.items():
+        for term in demand.preferred_terms:
+            if not term.is_anti:
+                preferred[group_of[name]] += [
+                    group_of[target] for target in term.targets if target in demands
+                ]
+    ordered: dict[str, None] = {}
+    for root_name in groups:
+        _visit_first(root_name, preferred, ordered)
+    for root_name in ordered:
+        yield groups[root_name]
+
+
+def _visit_first(name: str, targets: Mapping[str, Sequence[str]], ordered: dict[str, None]) -> None:
+    """Append the name to `ordered`, after its targets; a cycle is cut where it closes."""
+    stack: list[tuple[str, Iterator[str]]] = [(name, iter(sorted(targets[name])))]
+    visited = {name, *ordered}
+    if name in ordered:
+        return
+    while stack:
+        current, remaining = stack[-1]
+        target = next((target for target in remaining if target not in visited), None)
+        if target is None:
+            ordered[current] = None
+            stack.pop()
+        else:
+            visited.add(target)
+            stack.append((target, iter(sorted(targets[target]))))
 
 
 def _dependencies_first(group: Sequence[Demand], dependencies: dict[str, list[str]]) -> list[Demand]:
@@ -251,16 +296,23 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
     ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))
     decision = decide(ask, fleet.table, profile_of(first.preferences))
     starting_offers = [fleet.offers[row].name for row in best_rows(decision, MAX_STARTING_OFFERS)]
-    for offer in ("", *starting_offers):
+    variants = [group]
+    # Replicas that must share a machine with a replica of the group need a machine large enough for both.
+    if with_headroom := add_headroom(group):
+        variants.append(with_headroom)
+    for offer, variant in itertools.product(("", *starting_offers), variants):
         with fleet.attempt() as attempt:
-            placements = _place_group_from(group, offer, fleet, keep_decisions)
+            placements = _place_group_from(variant, offer, fleet, keep_decisions)
             is_complete = all(placement.is_complete for placement in placements)
             # A service of a cycle may have been placed without its latency limit, so every limit of the group
             # is checked again here.
             attempt.succeeded = is_complete and not any(
-                misplaced_assignments(demand, fleet) for demand in group
+                misplaced_assignments(demand, fleet) or broken_terms(demand, fleet) for demand in group
             )
         if attempt.succeeded:
+            for placement, demand in zip(placements, group, strict=True):
+                # The variant was only for this attempt.
+                placement.demand = demand
             return placements
     return [place(demand, fleet, keep_decisions=keep_decisions) for demand in group]
 
@@ -281,8 +333,11 @@ def _place_group_from(
             variant = replace(
                 demand, requirements=(*demand.requirements, Requirement("region", site, GROUP_SOURCE))
             )
-        awaits_dependency = any(not fleet.assignments.get(target) for _, target in demand.latency_to)
-        depends_on_group = any(target in {member.name for member in group} for _, target in demand.latency_to)
+        members = {member.name for member in group}
+        targets = {target for _, target in demand.latency_to}
+        targets.update(*(term.targets for term in demand.near_terms))
+        awaits_dependency = any(not fleet.assignments.get(target) for target in targets)
+        depends_on_group = not targets.isdisjoint(members)
         if awaits_dependency and depends_on_group:
             variant = replace(variant, ignored_limits=variant.ignored_limits | {"dependencies"})
         placement = place(variant, fleet, keep_decisions=keep_decisions)
@@ -335,7 +390,7 @@ def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
     not make an existing spread over several domains uneven.
     """
     counts = fleet.replicas.by_offer(demand.name)
-    broken = violated_rules(demand, fleet, counts)
+    broken = [*violated_rules(demand, fleet, counts), *broken_terms(demand, fleet)]
     eligible = eligible_offers(ReplicaAsk(demand), fleet)
     for requirement in demand.spread:
         is_in_one_domain = len({domain_of(fleet.offers[row], requirement.value) for row in counts}) == 1

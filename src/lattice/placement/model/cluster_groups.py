@@ -3,18 +3,20 @@
 import numpy as np
 
 from lattice.engine.table import Flags
+from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.model.demand import Demand, group_name
-from lattice.placement.model.inventory import ClusterInventory
+from lattice.placement.model.inventory import Cluster, ClusterInventory
 from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, OfferTable
+from lattice.placement.model.replica_index import ReplicaIndex
 
 
 class ClusterGroups:
     """The group of a cluster names its rules, its overflow source and its reserve; replicas of a demand run
     only in clusters of the groups that accept the demand."""
 
-    def __init__(self, table: OfferTable, inventory: ClusterInventory) -> None:
-        self._table, self._inventory = table, inventory
+    def __init__(self, table: OfferTable, inventory: ClusterInventory, replicas: ReplicaIndex) -> None:
+        self._table, self._inventory, self._replicas = table, inventory, replicas
 
     def group_of(self, demand: Demand, overflow: str, row: int) -> str:
         """The group of clusters that are created for the demand in the offer."""
@@ -67,10 +69,12 @@ class ClusterGroups:
         machines = self._inventory.machines
         if machines.column("closed")[machine]:
             return False
-        for resource, amount in demand.effective_needs.items():
+        for resource, amount in demand.hosting_needs.items():
             if int(machines.free(machines.add_resource(resource))[machine]) < amount:
                 return False
         if demand.max_per_node and machines.replica_counts[machine][demand.name] >= demand.max_per_node:
+            return False
+        if demand.local_terms and not self._meets_local_terms(demand, machine):
             return False
         row = machines.cluster[machine].offer_row
         if not is_type_allowed(demand, machines.machine_type[machine]) or (
@@ -81,3 +85,56 @@ class ClusterGroups:
             not (demand.needs.get("gpu") and self._table.offers[row].limits.gpus)
             or self._table.gpu_resource_for(demand, row) != ""
         )
+
+    def is_first_target(self, demand: Demand, term: AffinityTerm) -> bool:
+        """Whether the service matches its own affinity term and no replica does yet: the first replica cannot
+        be near another one."""
+        return demand.name in term.targets and not any(map(self._replicas.count, term.targets))
+
+    def is_waiting_for(self, demand: Demand, term: AffinityTerm) -> bool:
+        """Whether the affinity term has no placed target, and the demand does not ignore that."""
+        is_placed = any(map(self._replicas.count, term.targets))
+        return not is_placed and demand.name not in term.targets
+
+    def _is_met_anywhere(self, demand: Demand, term: AffinityTerm) -> bool:
+        """Whether the affinity term restricts no place: the replica is the first target, or the demand
+        ignores dependencies that are not placed."""
+        if self.is_first_target(demand, term):
+            return True
+        return "dependencies" in demand.ignored_limits and self.is_waiting_for(demand, term)
+
+    def _meets_local_terms(self, demand: Demand, machine: int) -> bool:
+        """Whether the replicas on the machine and in its cluster meet the terms of the demand."""
+        cluster, counts = (
+            self._inventory.machines.cluster[machine],
+            self._inventory.machines.replica_counts[machine],
+        )
+        for term in demand.local_terms:
+            if term.key == "node":
+                is_near = any(counts[target] for target in term.targets)
+            else:
+                is_near = self._is_in_cluster(term, cluster)
+            is_met = not is_near if term.is_anti else is_near or self._is_met_anywhere(demand, term)
+            if not is_met:
+                return False
+        return True
+
+    def _is_in_cluster(self, term: AffinityTerm, cluster: Cluster) -> bool:
+        return any(cluster.name in self._replicas.clusters(target) for target in term.targets)
+
+    def may_grow(self, demand: Demand, cluster: Cluster) -> bool:
+        """Whether a new, empty machine of the cluster meets the affinity terms of the demand."""
+        for term in demand.local_terms:
+            if term.key == "node":
+                # An empty machine has no replica to be near to, and none to be apart from.
+                if not term.is_anti and not self._is_met_anywhere(demand, term):
+                    return False
+                continue
+            is_near = self._is_in_cluster(term, cluster)
+            if is_near if term.is_anti else not is_near and not self._is_met_anywhere(demand, term):
+                return False
+        return True
+
+    def may_create_cluster(self, demand: Demand) -> bool:
+        """Whether a machine of a new cluster meets the affinity terms of the demand."""
+        return all(term.is_anti or self._is_met_anywhere(demand, term) for term in demand.local_terms)

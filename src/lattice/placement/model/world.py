@@ -19,7 +19,10 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
+from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.affinity.index import AffinityIndex, AffinityMember, bare_members, service_member
+from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.ledger_math import (
     UNLIMITED_HEADROOM,
@@ -69,6 +72,9 @@ DERIVED_VALUES = (
     DerivedValue("services", (LatticeService,), reads_status=True, reads_tables=False),
     DerivedValue("policies", (LatticePlacementPolicy,), reads_status=True, reads_tables=False),
     DerivedValue("_callers", (LatticeService,), reads_tables=False),
+    DerivedValue("_bare_members", (LatticeWorkload,), reads_tables=False),
+    DerivedValue("_affinity_index", (LatticeService, LatticeWorkload), reads_tables=False),
+    DerivedValue("_affinity_terms", (LatticeService, LatticeWorkload), reads_tables=False),
     DerivedValue("declared_supply", OFFER_KINDS),
     DerivedValue("latencies", OFFER_KINDS),
     DerivedValue("_reserving_offers", OFFER_KINDS),
@@ -173,6 +179,10 @@ class World:
             is_valid = has_same_tables or not reads_tables
             if is_valid and name in previously_derived and not any(kind in affected_by for kind in kinds):
                 derived[name] = previously_derived[name]
+        # Terms may refer to workloads without a service, and the demands hold the terms.
+        if self._affinity_terms != previous._affinity_terms:
+            derived.pop("demands", None)
+            derived.pop("_dependants", None)
         demands = previous._demand_cache
         if len(demands) <= MAX_CACHED_DEMANDS_PER_SERVICE * (len(previous.services) + 100):
             derived["_demand_cache"] = demands
@@ -252,6 +262,26 @@ class World:
         return callers_by_service(self.services.values())
 
     @cached_property
+    def _bare_members(self) -> tuple[AffinityMember, ...]:
+        """The workloads without a service, to which affinity terms refer by label."""
+        return tuple(bare_members(self.of_kind(LatticeWorkload)))
+
+    @cached_property
+    def _affinity_index(self) -> AffinityIndex:
+        members = [service_member(service) for service in self.services.values()]
+        return AffinityIndex([*members, *self._bare_members])
+
+    @cached_property
+    def _affinity_terms(self) -> dict[str, tuple[AffinityTerm, ...]]:
+        """The affinity terms of every service that has some or is matched by some."""
+        terms = {name: self.affinity_terms(service) for name, service in self.services.items()}
+        return {name: resolved for name, resolved in terms.items() if resolved}
+
+    def affinity_terms(self, service: LatticeService) -> tuple[AffinityTerm, ...]:
+        """The affinity terms of the service, and the required anti-affinity terms of others that match it."""
+        return self._affinity_index.terms_for(service)
+
+    @cached_property
     def _dependants(self) -> dict[str, list[tuple[str, int]]]:
         """By service: the services that must run near it, each with the largest round trip in milliseconds
         that it allows."""
@@ -281,6 +311,7 @@ class World:
             if offer.reservation and offer.reservation.admits(labels)
         )
         callers = tuple(self._callers.get(service_key(service), ()))
+        terms = self.affinity_terms(service)
         inputs = (
             service_key(service),
             id(service.spec),
@@ -288,12 +319,13 @@ class World:
             tuple(map(id, self.policies)),
             callers,
             admitted,
+            terms,
         )
         cached = self._demand_cache.get(inputs)
         if cached is None:
             cached = self._demand_cache[inputs] = (
                 (service.spec, self.policies),
-                resolve_demand(service, self.policies, callers, admitted),
+                resolve_demand(service, self.policies, callers, admitted, terms),
             )
         return cached[1]
 
@@ -301,6 +333,17 @@ class World:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
+        fleet.counted_services = frozenset(
+            name
+            for name, terms in self._affinity_terms.items()
+            if any(not term.weight and term.key == "node" for term in terms)
+        ) | frozenset(
+            target
+            for terms in self._affinity_terms.values()
+            for term in terms
+            if not term.weight and term.key == "node"
+            for target in term.targets
+        )
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         # By occupied cluster: whether every replica in the cluster may use the reserve of the offer.
         is_reserved: dict[str, bool] = {}

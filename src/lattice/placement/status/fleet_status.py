@@ -52,6 +52,7 @@ from lattice.kinds.service import (
 )
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.explain.blockers import at_failure
+from lattice.placement.greedy.affinity import shared_machine_counts
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.ledger_math import rate_per_30_days
@@ -99,12 +100,14 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
+    machines = shared_machine_counts(name, fleet)
     placements = tuple(
         ServicePlacement(
             pool=pool,
             cluster=cluster,
             replicas=count,
             node=node_class,
+            machines=machines.get((cluster, node_class)),
             cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
         )
         for (pool, cluster, node_class), count in sorted(

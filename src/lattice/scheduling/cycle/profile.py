@@ -29,6 +29,7 @@ from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
 from lattice.scheduling.plugins.filters.volume_zone import VolumeZone
 from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
 from lattice.scheduling.plugins.scores.bin_packing import BinPacking
+from lattice.scheduling.plugins.scores.counted_nodes import CountedNodes
 from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation
 from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
 from lattice.scheduling.plugins.scores.node_preference import NodePreference
@@ -92,6 +93,7 @@ _SCORES: tuple[NodeScore, ...] = (
     GpuFragmentation(),
     LeastAllocated(),
     ServiceSpread(),
+    CountedNodes(),
     SoftSpread(),
     NodePreference(),
     PreferredAffinity(),
@@ -311,8 +313,11 @@ def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
     )
 
 
+# Above the sum of all other weights of a preset: another node is used only if no counted node fits.
+COUNTED_NODES_WEIGHT = 16.0
 # Every preset honours the preferences that workloads state.
 _PREFERENCE_WEIGHTS = {
+    "CountedNodes": COUNTED_NODES_WEIGHT,
     "SoftSpread": 1.0,
     "PreferredNodes": 1.0,
     "PreferredWorkloads": 1.0,

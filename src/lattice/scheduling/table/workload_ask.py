@@ -70,6 +70,7 @@ class Demands:
     volumes: tuple[Volume, ...] = ()
     licences: tuple[str, ...] = ()
     image: MachineImage | None = None
+    node_count: int = 0  # nodes that placement counts for the service; 0: not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         volumes=constraints.volumes,
         licences=constraints.licences,
         image=constraints.machine_image,
+        node_count=constraints.node_count if spec.service else 0,
     )
 
 

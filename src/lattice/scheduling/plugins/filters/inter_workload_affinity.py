@@ -140,9 +140,7 @@ class AntiAffinityViolated:
                     conflicts = self.counts.matches(demands.namespace, demands.service, ask.labels)
                 else:
                     target = self.term.namespace or demands.namespace
-                    conflicts = (
-                        target == self.counts.namespace and self.term in demands.anti_affinity_terms
-                    )
+                    conflicts = target == self.counts.namespace and self.term in demands.anti_affinity_terms
                 conflict_by_shape[ask.shape] = conflicts
             return conflict_by_shape[ask.shape]
 

@@ -1,0 +1,85 @@
+"""Affinity over all replicas of a service: the terms that a placement breaks, machines large enough for
+replicas that must share them, and the machines that a service counts on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.affinity.terms import AffinityTerm
+from lattice.placement.model.demand import Demand
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.offer import domain_of
+from lattice.placement.model.replica_index import Assignment
+
+# The part of the fleet in which two replicas are near.
+Domain = str | int
+
+
+def _domain(assignment: Assignment, fleet: Fleet, key: str) -> Domain:
+    if key == "node":
+        return assignment.machine
+    cluster = fleet.machines.cluster[assignment.machine]
+    return cluster.name if key == "cluster" else domain_of(fleet.offers[cluster.offer_row], key)
+
+
+def broken_terms(demand: Demand, fleet: Fleet) -> list[str]:
+    """List the required terms of the service that the replicas in the fleet break.
+
+    The anti-affinity terms of other services count for those services.
+    """
+    return [str(term) for term in demand.own_terms if _is_broken(term, demand, fleet)]
+
+
+def _is_broken(term: AffinityTerm, demand: Demand, fleet: Fleet) -> bool:
+    near: Counter[Domain] = Counter()
+    for target in term.targets:
+        for assignment in fleet.assignments.get(target, ()):
+            near[_domain(assignment, fleet, term.key)] += 1
+    # A replica is no target for itself.
+    own = 1 if demand.name in term.targets else 0
+    # The only target that exists is near to itself.
+    if not term.is_anti and own and near.total() == 1:
+        return False
+    for assignment in fleet.assignments.get(demand.name, ()):
+        others = near[_domain(assignment, fleet, term.key)] - own
+        if bool(others) is term.is_anti:
+            return True
+    return False
+
+
+def add_headroom(group: Sequence[Demand]) -> list[Demand]:
+    """Return the group with headroom on the machines of every service that other services of the group must
+    share a machine with; an empty list if there is no such service."""
+    headroom: dict[str, Counter[str]] = {}
+    sizes = {demand.name: demand.replicas for demand in group}
+    for demand in group:
+        for term in demand.near_terms:
+            targets = [target for target in term.targets if target in sizes and target != demand.name]
+            if term.key != "node" or demand.name in term.targets or not targets:
+                continue
+            # The first target takes them all; every other target is optional.
+            count = -(-demand.replicas // max(1, sizes[targets[0]]))
+            for name, amount in demand.effective_needs.items():
+                headroom.setdefault(targets[0], Counter())[name] += count * amount
+    if not headroom:
+        return []
+    return [
+        replace(demand, headroom=tuple(sorted(headroom.get(demand.name, {}).items()))) for demand in group
+    ]
+
+
+def shared_machine_counts(name: str, fleet: Fleet) -> dict[NodeGroupKey, int]:
+    """Return, by cluster and node class, the number of machines that the replicas of the service use, if
+    affinity decides which services share a machine; otherwise an empty dict.
+
+    The scheduler keeps to this number: more machines than counted would leave none for the others.
+    """
+    if name not in fleet.counted_services:
+        return {}
+    used: dict[NodeGroupKey, set[int]] = {}
+    for assignment in fleet.assignments.get(name, ()):
+        machine = assignment.machine
+        group = (fleet.machines.cluster[machine].name, fleet.machines.machine_type[machine].name)
+        used.setdefault(group, set()).add(machine)
+    return {group: len(machines) for group, machines in used.items()}
