@@ -262,6 +262,18 @@ class MachineImage(Part):
     ] = ""
 
 
+class PlannedNodes(Part):
+    """The nodes that placement counts for the replicas of a service. The scheduler prefers to keep to them, since
+    further nodes were bought for services that must not share a node with this service."""
+
+    count: Annotated[int, Meta(ge=1, description="Number of nodes that the replicas use.")]
+    shared_with: Annotated[
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Services, as namespace/name, whose replicas use the same nodes."),
+    ] = ()
+
+
 class Constraints(Part):
     """Everything besides free capacity that decides which nodes a workload may use."""
 
@@ -300,17 +312,18 @@ class Constraints(Part):
         ),
     ] = ()
     machine_image: Annotated[MachineImage, Meta(description="Accepted machine images.")] | None = None
-    node_count: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description=(
-                "Number of nodes that placement counts for the replicas of the service in this cluster and "
-                "class, because affinity decides which services share a node. The scheduler uses further "
-                "nodes only if none of these fits. 0: not counted."
+    planned_nodes: (
+        Annotated[
+            PlannedNodes,
+            Meta(
+                description=(
+                    "Nodes that placement counts for the replicas of the service in this cluster and class; "
+                    "stated by Lattice where affinity decides which services share a node."
+                )
             ),
-        ),
-    ] = 0
+        ]
+        | None
+    ) = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraints import Spread, Toleration
+from lattice.kinds.constraints import PlannedNodes, Spread, Toleration
 from lattice.kinds.container import (
     Container,
     Disconnect,
@@ -297,11 +297,11 @@ class ServicePlacement(Part):
     node: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
     machines: (
         Annotated[
-            int,
+            PlannedNodes,
             Meta(
                 description=(
-                    "Number of machines that the replicas use; stated where affinity decides which services "
-                    "share a machine."
+                    "Machines that the replicas use; stated where affinity decides which services share a "
+                    "machine."
                 )
             ),
         ]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from lattice.kinds.constraints import Constraints
+from lattice.kinds.constraints import Constraints, PlannedNodes
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.node import NODE_CLASS_LABEL
@@ -75,9 +75,8 @@ def workload_template(service: LatticeService) -> WorkloadSpec:
     return msgspec.structs.replace(workload, revision=compute_revision(workload))
 
 
-def counted_machines(service: LatticeService) -> dict[NodeGroupKey, int]:
-    """Return the number of machines that placement counts for the replicas in a node group, where it states
-    one."""
+def planned_machines(service: LatticeService) -> dict[NodeGroupKey, PlannedNodes]:
+    """Return the machines that placement counts for the replicas in a node group, where it states them."""
     return {
         (placement.cluster, placement.node): placement.machines
         for placement in service.status.placements
@@ -85,13 +84,15 @@ def counted_machines(service: LatticeService) -> dict[NodeGroupKey, int]:
     }
 
 
-def in_node_group(spec: WorkloadSpec, node_group: NodeGroupKey, machines: int = 0) -> WorkloadSpec:
+def in_node_group(
+    spec: WorkloadSpec, node_group: NodeGroupKey, machines: PlannedNodes | None = None
+) -> WorkloadSpec:
     """Return the spec with the cluster of the node group, a node selector for the node class that was paid
-    for, and the number of machines that placement counts for the service there."""
+    for, and the machines that placement counts for the service there."""
     cluster, node_class = node_group
     constraints = spec.constraints
     if machines:
-        constraints = msgspec.structs.replace(constraints, node_count=machines)
+        constraints = msgspec.structs.replace(constraints, planned_nodes=machines)
     if node_class:
         selector = constraints.node_selector | {NODE_CLASS_LABEL: node_class}
         constraints = msgspec.structs.replace(constraints, node_selector=selector)

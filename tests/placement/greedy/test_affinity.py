@@ -52,7 +52,7 @@ def test_service_follows_the_service_that_it_must_be_near() -> None:
     assert {offer for offer, _, _ in spots["app"]} == {"dear"}
 
 
-def test_service_leaves_the_region_of_a_service_that_excludes_it() -> None:
+def test_excluded_service_leaves_the_region() -> None:
     """The excluded service states nothing itself: the term of the other service counts for both."""
     _, spots = placed(a_service("app", priority=1, affinity=apart("batch", key="region")), a_service("batch"))
     assert ({offer for offer, _, _ in spots["app"]}, {offer for offer, _, _ in spots["batch"]}) == (
@@ -69,7 +69,7 @@ def test_services_that_exclude_one_another_share_no_machine(affinity: dict) -> N
     assert len(fleet.machines.cluster) == 2
 
 
-def test_machine_of_a_bare_workload_that_excludes_a_service_is_not_shared() -> None:
+def test_bare_workload_keeps_a_service_away() -> None:
     term = {"selector": {"matchLabels": {"lattice.dev/service": "a"}}, "topologyKey": "node"}
     workload = a_workload("w", constraints={"affinity": {"antiWorkload": {"required": [term]}}})
     world = a_world(*POOLS, *CLASSES, a_service("a"), workload)
@@ -87,7 +87,7 @@ def test_first_replica_of_a_service_near_itself_is_placed() -> None:
     assert len({machine for *_, machine in spots["a"]}) == 1
 
 
-def test_machines_are_bought_large_enough_for_replicas_that_must_share_them() -> None:
+def test_machines_hold_replicas_that_must_share_them() -> None:
     """One replica of db fills half of a small machine; placed alone, two would fill one machine."""
     fleet, spots = placed(
         a_service("db", replicas=3, cores=1),
@@ -104,7 +104,7 @@ def test_services_near_each_other_are_placed_together() -> None:
     assert {offer for offer, _, _ in spots["a"]} == {offer for offer, _, _ in spots["b"]} == {"cheap"}
 
 
-def test_preferred_affinity_beats_the_price_but_rejects_nothing() -> None:
+def test_preferred_affinity_beats_the_price() -> None:
     target = a_service("db", pools={"matchLabels": {"region": "us-1"}})
     _, spots = placed(target, a_service("app", affinity=preferred("db", "region")))
     assert {offer for offer, _, _ in spots["app"]} == {"dear"}

@@ -32,12 +32,12 @@ from lattice.lifecycle.replica_observation import (
 from lattice.lifecycle.replica_template import (
     NodeGroupKey,
     build_workload,
-    counted_machines,
     desired_node_groups,
     free_slots,
     in_node_group,
     labels_for,
     node_group_of,
+    planned_machines,
     workload_template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
@@ -146,9 +146,9 @@ class ReplicaController:
         # The slot is part of the name of a workload. Therefore a slot is free only if no workload of a
         # service of this name has the slot, not even a workload of an earlier service.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
-        machines = counted_machines(service)
+        machines = planned_machines(service)
         specs = {
-            node_group: in_node_group(spec, node_group, machines.get(node_group, 0))
+            node_group: in_node_group(spec, node_group, machines.get(node_group))
             for node_group in set(steps.start)
         }
         for node_group in steps.start:
@@ -233,7 +233,7 @@ class ReplicaController:
     ) -> Iterator[list[Write]]:
         """Writes for changes that need no restart: constraints, priority, labels."""
         labels, stopping_names = labels_for(service), set(stopping)
-        machines = counted_machines(service)
+        machines = planned_machines(service)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))
             if (
@@ -245,7 +245,7 @@ class ReplicaController:
             ):
                 continue
             desired_spec = msgspec.structs.replace(
-                in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload), 0)),
+                in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload))),
                 slot=workload.spec.slot,
                 desired_state=workload.spec.desired_state,
             )

@@ -49,7 +49,7 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "prices": "unknown prices",
     "budget": "budgets",
     "capacity": "capacity limits",
-    "dependencies": "services that are not placed, or that anti-affinity keeps apart",
+    "dependencies": "unplaced dependencies",
     "overflow": "overflow rules of data centers that close the cloud",
     "reservation": "capacity reservations for other services",
     "clusterSize": "cluster sizes that policies require",

@@ -81,9 +81,11 @@ def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> 
         targets = [*latency_targets(services[name]).values()]
         affinity = services[name].spec.affinity
         namespace = services[name].metadata.namespace or DEFAULT_NAMESPACE
-        for term in affinity.workload.required if affinity else ():
-            if term.service:
-                targets.append(f"{term.namespace or namespace}/{term.service}")
+        targets += [
+            f"{term.namespace or namespace}/{term.service}"
+            for term in (affinity.workload.required if affinity else ())
+            if term.service
+        ]
         dependencies[name] = [
             target
             for target in dict.fromkeys(targets)

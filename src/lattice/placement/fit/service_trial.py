@@ -267,6 +267,8 @@ class WhatIfScope:
                 self.demands[name] = demand
                 self.unplaced.append(name)
                 queue.extend(target for _, target in demand.latency_to)
+                for term in demand.near_terms:
+                    queue.extend(term.targets)
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lattice.kinds.constraints import PlannedNodes
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.model.demand import Demand
@@ -69,11 +70,11 @@ def add_headroom(group: Sequence[Demand]) -> list[Demand]:
     ]
 
 
-def shared_machine_counts(name: str, fleet: Fleet) -> dict[NodeGroupKey, int]:
-    """Return, by cluster and node class, the number of machines that the replicas of the service use, if
-    affinity decides which services share a machine; otherwise an empty dict.
+def planned_nodes(name: str, fleet: Fleet) -> dict[NodeGroupKey, PlannedNodes]:
+    """Return, by cluster and node class, the machines that the replicas of the service use, if affinity
+    decides which services share a machine; otherwise an empty dict.
 
-    The scheduler keeps to this number: more machines than counted would leave none for the others.
+    The scheduler keeps to them: further machines were bought for services that exclude this one.
     """
     if name not in fleet.counted_services:
         return {}
@@ -82,4 +83,10 @@ def shared_machine_counts(name: str, fleet: Fleet) -> dict[NodeGroupKey, int]:
         machine = assignment.machine
         group = (fleet.machines.cluster[machine].name, fleet.machines.machine_type[machine].name)
         used.setdefault(group, set()).add(machine)
-    return {group: len(machines) for group, machines in used.items()}
+    planned = {}
+    for group, machines in used.items():
+        services: set[str] = set()
+        services.update(*(fleet.machines.replica_counts[machine] for machine in machines))
+        shared_with = services & fleet.counted_services - {name}
+        planned[group] = PlannedNodes(count=len(machines), shared_with=tuple(sorted(shared_with)))
+    return planned

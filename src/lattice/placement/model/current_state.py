@@ -335,7 +335,12 @@ class ReplicaAssigner:
             bound = [row for row in rows if row in usable_rows][:desired]
             bound_rows += bound
             if desired > len(bound):
-                unbound = _UnboundReplicas(demand, usable, desired - len(bound), placement.machines or 0)
+                unbound = _UnboundReplicas(
+                    demand,
+                    usable,
+                    desired - len(bound),
+                    placement.machines.count if placement.machines else 0,
+                )
                 self._unbound_replicas.append(unbound)
         assignments = self.fleet.replicas.bulk_assignments(demand, bound_rows)
         if assignments is not None:

@@ -55,6 +55,8 @@ class Fleet:
         # By service: the services that must run near it, each with the largest round trip in milliseconds
         # that it allows.
         self.dependants = dependants or {}
+        # Services and workloads that have, or are targets of, a required affinity term.
+        self.affinity_services: frozenset[str] = frozenset()
         # Services for which affinity over machines decides which other services share a machine.
         self.counted_services: frozenset[str] = frozenset()
         self.offers = self.table.offers

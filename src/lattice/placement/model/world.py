@@ -333,16 +333,14 @@ class World:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
+        required = [
+            (name, term) for name, terms in self._affinity_terms.items() for term in terms if not term.weight
+        ]
+        fleet.affinity_services = frozenset(
+            member for name, term in required for member in (name, *term.targets)
+        )
         fleet.counted_services = frozenset(
-            name
-            for name, terms in self._affinity_terms.items()
-            if any(not term.weight and term.key == "node" for term in terms)
-        ) | frozenset(
-            target
-            for terms in self._affinity_terms.values()
-            for term in terms
-            if not term.weight and term.key == "node"
-            for target in term.targets
+            member for name, term in required if term.key == "node" for member in (name, *term.targets)
         )
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         # By occupied cluster: whether every replica in the cluster may use the reserve of the offer.

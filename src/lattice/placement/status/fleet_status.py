@@ -52,7 +52,7 @@ from lattice.kinds.service import (
 )
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.explain.blockers import at_failure
-from lattice.placement.greedy.affinity import shared_machine_counts
+from lattice.placement.greedy.affinity import planned_nodes
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.ledger_math import rate_per_30_days
@@ -100,7 +100,7 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
-    machines = shared_machine_counts(name, fleet)
+    machines = planned_nodes(name, fleet)
     placements = tuple(
         ServicePlacement(
             pool=pool,

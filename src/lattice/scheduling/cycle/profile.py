@@ -29,10 +29,10 @@ from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
 from lattice.scheduling.plugins.filters.volume_zone import VolumeZone
 from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
 from lattice.scheduling.plugins.scores.bin_packing import BinPacking
-from lattice.scheduling.plugins.scores.counted_nodes import CountedNodes
 from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation
 from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
 from lattice.scheduling.plugins.scores.node_preference import NodePreference
+from lattice.scheduling.plugins.scores.planned_nodes import PlannedNodes
 from lattice.scheduling.plugins.scores.preferred_affinity import PreferredAffinity, PreferredAntiAffinity
 from lattice.scheduling.plugins.scores.price import Price
 from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
@@ -93,7 +93,7 @@ _SCORES: tuple[NodeScore, ...] = (
     GpuFragmentation(),
     LeastAllocated(),
     ServiceSpread(),
-    CountedNodes(),
+    PlannedNodes(),
     SoftSpread(),
     NodePreference(),
     PreferredAffinity(),
@@ -313,11 +313,11 @@ def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
     )
 
 
-# Above the sum of all other weights of a preset: another node is used only if no counted node fits.
-COUNTED_NODES_WEIGHT = 16.0
+# Above the sum of all other weights of a preset: another node is used only if no planned node fits.
+PLANNED_NODES_WEIGHT = 16.0
 # Every preset honours the preferences that workloads state.
 _PREFERENCE_WEIGHTS = {
-    "CountedNodes": COUNTED_NODES_WEIGHT,
+    "PlannedNodes": PLANNED_NODES_WEIGHT,
     "SoftSpread": 1.0,
     "PreferredNodes": 1.0,
     "PreferredWorkloads": 1.0,

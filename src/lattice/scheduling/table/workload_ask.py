@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from lattice.kinds.constraints import (
     MachineImage,
     NodeTerm,
+    PlannedNodes,
     PreferredNodes,
     PreferredWorkloads,
     Spread,
@@ -70,7 +71,7 @@ class Demands:
     volumes: tuple[Volume, ...] = ()
     licences: tuple[str, ...] = ()
     image: MachineImage | None = None
-    node_count: int = 0  # nodes that placement counts for the service; 0: not counted
+    planned_nodes: PlannedNodes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         volumes=constraints.volumes,
         licences=constraints.licences,
         image=constraints.machine_image,
-        node_count=constraints.node_count if spec.service else 0,
+        planned_nodes=constraints.planned_nodes if spec.service else None,
     )
 
 
