@@ -1,5 +1,8 @@
 """The scheduler binds all that placement placed: affinity over nodes is sized by the one and met by the other."""
 
+from build.affinity import apart, near
+from build.objects import make_object
+from build.worlds import a_class, a_pool, a_service, a_world
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +22,6 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.status.fleet_status import with_placement
 from lattice.scheduling.cycle.profile import preset
 from lattice.scheduling.offline.simulate import SimulationOptions, SimulationReport, simulate
-from tests.build.affinity import apart, near
-from tests.build.objects import make_object
-from tests.build.worlds import a_class, a_pool, a_service, a_world
 
 OWNER = OwnerReference(api_version="v1", kind="LatticeService", name="s", uid="u")
 

@@ -1,10 +1,11 @@
 """fit and the verdict name affinity terms that keep a service unplaced."""
 
+from build.affinity import apart, near
+from build.worlds import a_pool, a_service, a_world, arranged
+
 from lattice.placement.explain.verdict import judge
 from lattice.placement.fit.fit import fit
 from lattice.placement.greedy.place import place
-from tests.build.affinity import apart, near
-from tests.build.worlds import a_pool, a_service, a_world, arranged
 
 
 def test_fit_proposes_to_drop_the_anti_affinity_that_blocks() -> None:

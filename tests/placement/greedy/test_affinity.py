@@ -3,6 +3,9 @@
 from itertools import combinations
 
 import pytest
+from build.affinity import apart, near, preferred
+from build.objects import a_workload
+from build.worlds import a_class, a_pool, a_service, a_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +15,6 @@ from lattice.placement.greedy.place_all import place_all
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.plugins.filters.affinity import Affinity
-from tests.build.affinity import apart, near, preferred
-from tests.build.objects import a_workload
-from tests.build.worlds import a_class, a_pool, a_service, a_world
 
 # Two regions of one provider, of which the cheap one wins without affinity.
 POOLS = (

@@ -27,6 +27,7 @@ from lattice.placement.explain.required_infrastructure import (
     RequiredInfrastructure,
     required_for,
 )
+from lattice.placement.greedy.gang import gang_shortfall
 from lattice.placement.greedy.place import Placement
 from lattice.placement.model.demand import Demand, Requirement, latency_targets
 from lattice.placement.model.fleet import Fleet
@@ -212,6 +213,11 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
     demand = placement.demand
     checker = FeasibilityChecker(demand, fleet)
     failure = first_failure(demand, fleet)
+    gang = gang_shortfall(demand, fleet)
+    if gang is not None and failure is None and not demand.rule_conflict:
+        # The service alone would fit: only its gang keeps it from being placed.
+        waits = tuple(f"free capacity for {service}" for service, _, _ in gang.incomplete)
+        return Verdict("NotNow", demand.name, str(gang), (), (), waits, NO_INFRASTRUCTURE)
     kind = _kind(checker, fleet)
     reason = demand.rule_conflict
     if failure is not None:
@@ -226,6 +232,7 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         reason="; ".join(
             [
                 reason,
+                *([str(gang)] if gang else ()),
                 *(_dependency_problems(demand, fleet, services) if failure and services is not None else ()),
             ]
         ),

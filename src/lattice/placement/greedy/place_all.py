@@ -10,6 +10,7 @@ from typing import Protocol
 from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
 from lattice.placement.greedy.affinity import add_headroom, broken_terms
+from lattice.placement.greedy.gang import short_gangs
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place import Placement, place, violated_rules
 from lattice.placement.greedy.profile import profile_of
@@ -156,7 +157,7 @@ def place_one_round(
         }
     placements: dict[str, Placement] = {}
     for group in latency_groups(demands_by_name):
-        for placement in place_group(group, fleet, keep_decisions=keep_decisions):
+        for placement in place_whole_gangs(group, fleet, keep_decisions=keep_decisions):
             placements[placement.demand.name] = placement
         policy.group_placed(group)
     return placements
@@ -229,6 +230,11 @@ def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
     for name, targets in dependencies.items():
         for target in targets:
             root[root_of(name)] = root_of(target)
+    # The services of a gang are placed together or not at all.
+    first_member: dict[str, str] = {}
+    for name, demand in demands.items():
+        if demand.gang:
+            root[root_of(name)] = root_of(first_member.setdefault(demand.gang, name))
     members: dict[str, list[Demand]] = {}
     for demand in by_priority(demands.values()):
         members.setdefault(root_of(demand.name), []).append(demand)
@@ -283,14 +289,35 @@ def _dependencies_first(group: Sequence[Demand], dependencies: dict[str, list[st
     return list(ordered.values())
 
 
+def place_whole_gangs(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> list[Placement]:
+    """Place the group; if a gang ends with fewer replicas than its minimum, place the group without the
+    services of that gang."""
+    with fleet.attempt() as attempt:
+        placements = place_group(group, fleet, keep_decisions=keep_decisions)
+        short = short_gangs(group, fleet)
+        attempt.succeeded = not short
+    if not short:
+        return placements
+    unplaced = [placement for placement in placements if placement.demand.gang in short]
+    for placement in unplaced:
+        placement.assignments = []
+        placement.missing = max(0, placement.demand.replicas - fleet.replicas.count(placement.demand.name))
+    remaining = [demand for demand in group if demand.gang not in short]
+    if not remaining:
+        return unplaced
+    return [*place_whole_gangs(remaining, fleet, keep_decisions=keep_decisions), *unplaced]
+
+
 def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> list[Placement]:
     """Place the group one service after another; if a service stays incomplete, retry from every starting
     offer of the first service.
 
     If no attempt places the whole group, every service is placed on its own.
     """
-    if len(group) == 1:
-        return [place(group[0], fleet, keep_decisions=keep_decisions)]
+    dependencies = placement_dependencies({demand.name: demand for demand in group})
+    # A gang without dependencies between its services needs no common starting offer.
+    if not any(dependencies.values()):
+        return [place(demand, fleet, keep_decisions=keep_decisions) for demand in group]
     # The first service may start in every offer that fits it, regardless of its dependencies.
     first = group[0]
     ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))

@@ -333,6 +333,11 @@ class World:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
+        gangs: dict[str, list[Demand]] = {}
+        for demand in self.demands.values():
+            if demand.gang:
+                gangs.setdefault(demand.gang, []).append(demand)
+        fleet.gangs = gangs
         required = [
             (name, term) for name, terms in self._affinity_terms.items() for term in terms if not term.weight
         ]
