@@ -200,7 +200,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ..., is_whole: bool = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "qos", "cpu_request", "memory_request")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,9 @@ class Assignment(_message.Message):
     MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     STOP_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    CPU_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -239,7 +242,10 @@ class Assignment(_message.Message):
     memory_limit: int
     disconnect: str
     stop_after_ms: int
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ...) -> None: ...
+    qos: str
+    cpu_request: int
+    memory_request: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., qos: _Optional[str] = ..., cpu_request: _Optional[int] = ..., memory_request: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("beat",)

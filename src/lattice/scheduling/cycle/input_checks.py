@@ -14,11 +14,11 @@ from lattice.kinds.container import BYTE_RESOURCES, format_amount, resource_pars
 from lattice.kinds.meta.quantity import parse_bytes
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.kinds.qos import Qos, eviction_order, is_compressible
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.plugins.filters.taints import taint_evictions
 from lattice.scheduling.table.node_info import PRICE_LABEL, allocatable
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.table.qos import Qos, eviction_order, is_compressible
 from lattice.scheduling.table.resource_fit import MAX_AMOUNT
 from lattice.scheduling.table.workload_ask import (
     GPU,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lattice.kinds.qos import qos_of
 from lattice.kinds.workload import DesiredRun, LatticeWorkload
 from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.wire import agent_pb2 as pb
@@ -23,7 +24,7 @@ def encode_assignment(
     path: str, workload: LatticeWorkload, run: DesiredRun, env: Mapping[str, str]
 ) -> pb.Assignment:
     """The assignment message for a workload with its desired run and its environment variables."""
-    spec, limits = workload.spec, workload.spec.limit_amounts
+    spec, limits, requests = workload.spec, workload.spec.limit_amounts, workload.spec.request_amounts
     return pb.Assignment(
         workload=path,
         uid=workload.metadata.uid,
@@ -37,6 +38,9 @@ def encode_assignment(
         memory_limit=limits.get("memory"),
         disconnect=spec.disconnect.policy,
         stop_after_ms=spec.disconnect.stop_after_ms,
+        qos=qos_of(spec).name,
+        cpu_request=requests.get("cpu", 0),
+        memory_request=requests.get("memory", 0),
     )
 
 
