@@ -20,6 +20,7 @@ from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadA
 from lattice.scheduling.plugins.filters.licence import Licence
 from lattice.scheduling.plugins.filters.machine_image import MachineImage
 from lattice.scheduling.plugins.filters.node_affinity import NodeAffinity
+from lattice.scheduling.plugins.filters.node_pressure import NodePressure
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
 from lattice.scheduling.plugins.filters.ready import Ready
 from lattice.scheduling.plugins.filters.reserved_nodes import ReservedNodes
@@ -70,6 +71,7 @@ class NodeScore(Protocol):
 # The order matters: a node that several filters reject is counted for the first of these filters.
 _FILTERS: tuple[NodeFilter, ...] = (
     Ready(),
+    NodePressure(),
     InCluster(),
     ReservedNodes(),
     NodeSelector(),

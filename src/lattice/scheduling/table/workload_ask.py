@@ -16,6 +16,7 @@ from lattice.kinds.constraints import (
     WorkloadTerm,
 )
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
+from lattice.kinds.qos import Qos, qos_of
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
@@ -72,6 +73,7 @@ class Demands:
     licences: tuple[str, ...] = ()
     image: MachineImage | None = None
     planned_nodes: PlannedNodes | None = None
+    is_best_effort: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def fixed_shape_of(demands: Demands) -> Hashable:
         demands.volumes,
         demands.licences,
         demands.image,
+        demands.is_best_effort,
     )
 
 
@@ -155,6 +158,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         licences=constraints.licences,
         image=constraints.machine_image,
         planned_nodes=constraints.planned_nodes if spec.service else None,
+        is_best_effort=qos_of(spec) is Qos.BestEffort,
     )
 
 
