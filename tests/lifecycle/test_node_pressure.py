@@ -14,6 +14,7 @@ from lattice.lifecycle.node_pressure import PressureThresholds, next_victim, pre
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 1 << 30
+FULL = NodeUsage(cpu=0, memory=99 * GIB, disk=0)
 CAPACITY = {"memory": 100 * GIB, "storage": 100 * GIB}
 
 
@@ -103,15 +104,23 @@ def test_victim_of_memory_pressure(
     workloads: list[LatticeWorkload], used_gib: dict[str, float], expected: str | None
 ) -> None:
     usage = {f"default/{name}": (int(amount * GIB), 0) for name, amount in used_gib.items()}
-    victim = next_victim(status("True"), workloads, usage)
+    victim = next_victim((status("True"), FULL), workloads, usage)
     assert (victim.path if victim else None) == (f"default/{expected}" if expected else None)
 
 
 def test_reason_has_need_and_have() -> None:
-    victim = next_victim(status("True"), [workload("a", *BURSTABLE)], {"default/a": (3 * GIB, 0)})
+    victim = next_victim((status("True"), FULL), [workload("a", *BURSTABLE)], {"default/a": (3 * GIB, 0)})
     assert victim is not None
     assert victim.reason == "NodePressure: m; the workload uses 3Gi memory and requests 1Gi"
 
 
+def test_condition_that_outlasts_the_shortage_evicts_nothing() -> None:
+    enough = NodeUsage(cpu=0, memory=50 * GIB, disk=0)
+    workloads = [workload("a", *BEST_EFFORT)]
+    assert next_victim((status("True"), enough), workloads, {"default/a": (GIB, 0)}) is None
+
+
 def test_node_without_pressure_evicts_nothing() -> None:
-    assert next_victim(a_node().status, [workload("a", *BEST_EFFORT)], {"default/a": (GIB, 0)}) is None
+    assert (
+        next_victim((a_node().status, FULL), [workload("a", *BEST_EFFORT)], {"default/a": (GIB, 0)}) is None
+    )

@@ -89,7 +89,11 @@ class ControllerSet:
         )
         evictions = DecidedEvictions()
         eviction = EvictionController(
-            context, evictions, dependencies.concurrency, dependencies.unschedulable_grace_s
+            context,
+            evictions,
+            dependencies.concurrency,
+            dependencies.unschedulable_grace_s,
+            dependencies.pressure_thresholds,
         )
         replicas = ReplicaController(context, surges=lambda: eviction.surges, evictions=evictions).loop()
         # A drain that needs a surge replica wakes the controller that creates the replica.

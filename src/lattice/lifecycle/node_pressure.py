@@ -48,8 +48,11 @@ def _resources(thresholds: PressureThresholds) -> tuple[_Resource, _Resource]:
     )
 
 
-def _used(resource: str, usage: NodeUsage) -> int:
-    return (usage.memory if resource == "memory" else usage.disk) or 0
+def _is_short(resource: _Resource, status: NodeStatus, usage: NodeUsage) -> bool:
+    """Whether less than the threshold of the resource is available now."""
+    capacity = status.capacity.get(resource.name, 0)
+    used = (usage.memory if resource.name == "memory" else usage.disk) or 0
+    return bool(capacity) and capacity - used < resource.share * capacity
 
 
 def pressure_conditions(
@@ -57,12 +60,13 @@ def pressure_conditions(
 ) -> Iterator[Condition]:
     """Yield the conditions MemoryPressure and DiskPressure that hold, and those that end; a node that never
     was under pressure has neither."""
-    for condition, resource, _, share in _resources(thresholds):
-        capacity, used = status.capacity.get(resource, 0), _used(resource, usage)
+    for resource in _resources(thresholds):
+        condition, name = resource.condition, resource.name
         previous = find_condition(status.conditions, condition)
         was_true = previous is not None and previous.status == "True"
-        if capacity and capacity - used < share * capacity:
-            message = f"Less than {share:.0%} of {format_amount(resource, capacity)} {resource} is available"
+        if _is_short(resource, status, usage):
+            total = format_amount(name, status.capacity[name])
+            message = f"Less than {resource.share:.0%} of {total} {name} is available"
             yield Condition(type=condition, status="True", reason="ThresholdExceeded", message=message)
         elif was_true and previous is not None:
             since = parse_time(previous.last_transition_time or "")
@@ -70,7 +74,7 @@ def pressure_conditions(
             if since is not None and timedelta(0) <= now - since < thresholds.clear_after:
                 yield previous
             else:
-                message = f"Enough {resource} is available"
+                message = f"Enough {name} is available"
                 yield Condition(type=condition, status="False", reason="Sufficient", message=message)
         elif previous is not None:
             yield previous
@@ -96,24 +100,29 @@ class PressureVictim:
 
 
 def next_victim(
-    status: NodeStatus, workloads: Iterable[LatticeWorkload], usage: Mapping[str, tuple[int, int]]
+    node: tuple[NodeStatus, NodeUsage],
+    workloads: Iterable[LatticeWorkload],
+    usage: Mapping[str, tuple[int, int]],
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS,
 ) -> PressureVictim | None:
     """Return the workload to evict from a node under pressure: the first in eviction order that uses more than
     it requests. A workload within its request is never evicted.
 
-    `usage` holds the bytes of memory and disk of each workload, by path.
+    `node` is the stored status of the node, and the usage that it reports now: the condition outlasts the
+    shortage. `usage` holds the bytes of memory and disk of each workload, by path.
     """
+    status, node_usage = node
     residents = [workload for workload in workloads if path_of(workload) in usage]
-    for condition, resource, requests, _ in _resources(DEFAULT_THRESHOLDS):
-        pressure = find_condition(status.conditions, condition)
-        if pressure is None or pressure.status != "True":
+    for resource in _resources(thresholds):
+        pressure, name = find_condition(status.conditions, resource.condition), resource.name
+        if pressure is None or pressure.status != "True" or not _is_short(resource, status, node_usage):
             continue
         excess: dict[str, int] = {}
         requested: dict[str, int] = {}
         for workload in residents:
             path, amounts = path_of(workload), workload.spec.request_amounts
-            requested[path] = sum(amounts.get(name, 0) for name in requests)
-            excess[path] = usage[path][0 if resource == "memory" else 1] - requested[path]
+            requested[path] = sum(amounts.get(requested_name, 0) for requested_name in resource.requests)
+            excess[path] = usage[path][0 if name == "memory" else 1] - requested[path]
         over = [workload for workload in residents if excess[path_of(workload)] > 0]
         order = eviction_order(
             [(path_of(workload), qos_of(workload.spec), workload.spec.priority) for workload in over], excess
@@ -122,8 +131,8 @@ def next_victim(
             path = order[0]
             used, need = excess[path] + requested[path], requested[path]
             text = (
-                f"{PRESSURE_REASON}: {pressure.message}; the workload uses {format_amount(resource, used)} "
-                f"{resource} and requests {format_amount(resource, need) if need else 'none'}"
+                f"{PRESSURE_REASON}: {pressure.message}; the workload uses {format_amount(name, used)} "
+                f"{name} and requests {format_amount(name, need) if need else 'none'}"
             )
             return PressureVictim(path, text)
     return None

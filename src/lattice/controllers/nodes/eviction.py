@@ -22,7 +22,7 @@ from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.meta.timestamps import format_micro_time
-from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
+from lattice.kinds.node import DRAINED_CONDITION, LatticeNode, NodeUsage
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
@@ -43,7 +43,12 @@ from lattice.lifecycle.drain import (
     without_drained_condition,
 )
 from lattice.lifecycle.eviction import DecidedEviction, DecidedEvictions, EvictionCause
-from lattice.lifecycle.node_pressure import is_under_pressure, next_victim
+from lattice.lifecycle.node_pressure import (
+    DEFAULT_THRESHOLDS,
+    PressureThresholds,
+    is_under_pressure,
+    next_victim,
+)
 from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     has_joined,
@@ -78,6 +83,7 @@ class EvictionController:
     evictions: DecidedEvictions
     concurrency: Concurrency = field(default_factory=Concurrency)
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     name: str = "departures"
 
     def __post_init__(self) -> None:
@@ -207,7 +213,9 @@ class EvictionController:
             if path_of(workload) not in decided and not self.evictions.eviction_of(workload).is_active
         ]
         usage = {path: (used.memory, used.disk) for path, used in heartbeat.workload_usage.items()}
-        victim = next_victim(node.status, staying, usage)
+        total = heartbeat.usage
+        reported = NodeUsage(cpu=total.cpu, memory=total.memory, disk=total.disk)
+        victim = next_victim((node.status, reported), staying, usage, self.thresholds)
         if victim is not None:
             self._pressure_evicted_at[name] = now
             result.evictions[victim.path] = DecidedEviction(EvictionCause.NODE_PRESSURE, victim.reason)
