@@ -272,6 +272,16 @@ class PlannedNodes(Part):
         LIST_SET,
         Meta(description="Services, as namespace/name, whose replicas use the same nodes."),
     ] = ()
+    per_node: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "Largest number of replicas on one node, so that the replicas that must share the node fit; "
+                "0: no limit."
+            ),
+        ),
+    ] = 0
 
 
 class Constraints(Part):

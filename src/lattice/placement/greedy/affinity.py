@@ -71,22 +71,38 @@ def add_headroom(group: Sequence[Demand]) -> list[Demand]:
 
 
 def planned_nodes(name: str, fleet: Fleet) -> dict[NodeGroupKey, PlannedNodes]:
-    """Return, by cluster and node class, the machines that the replicas of the service use, if affinity
-    decides which services share a machine; otherwise an empty dict.
+    """Return, by cluster and node class, the machines that the replicas of the service use, where affinity
+    decides which services share a machine of that cluster and class.
 
-    The scheduler keeps to them: further machines were bought for services that exclude this one.
+    The scheduler keeps to them: further machines were bought for services that exclude one another.
     """
-    if name not in fleet.counted_services:
+    if not fleet.counted_services:
         return {}
-    used: dict[NodeGroupKey, set[int]] = {}
+    used: dict[NodeGroupKey, Counter[int]] = {}
     for assignment in fleet.assignments.get(name, ()):
         machine = assignment.machine
         group = (fleet.machines.cluster[machine].name, fleet.machines.machine_type[machine].name)
-        used.setdefault(group, set()).add(machine)
+        used.setdefault(group, Counter())[machine] += 1
     planned = {}
     for group, machines in used.items():
-        services: set[str] = set()
-        services.update(*(fleet.machines.replica_counts[machine] for machine in machines))
-        shared_with = services & fleet.counted_services - {name}
-        planned[group] = PlannedNodes(count=len(machines), shared_with=tuple(sorted(shared_with)))
+        residents = _services_in(group, fleet)
+        # A service without affinity must keep to its machines as well, if others of the group depend on it.
+        if residents.isdisjoint(fleet.counted_services):
+            continue
+        shared_with: set[str] = set()
+        shared_with.update(*(fleet.machines.replica_counts[machine] for machine in machines))
+        planned[group] = PlannedNodes(
+            count=len(machines),
+            shared_with=tuple(sorted(shared_with - {name})),
+            per_node=max(machines.values()) if name in fleet.near_targets else 0,
+        )
     return planned
+
+
+def _services_in(group: NodeGroupKey, fleet: Fleet) -> set[str]:
+    """Services with replicas on machines of the cluster and class."""
+    cluster, services = fleet.clusters[group[0]], set[str]()
+    for machine in cluster.machines:
+        if fleet.machines.machine_type[machine].name == group[1]:
+            services.update(fleet.machines.replica_counts[machine])
+    return services

@@ -57,6 +57,8 @@ class Fleet:
         self.dependants = dependants or {}
         # Services and workloads that have, or are targets of, a required affinity term.
         self.affinity_services: frozenset[str] = frozenset()
+        # Services with whose replicas other services must share machines.
+        self.near_targets: frozenset[str] = frozenset()
         # The demands of each gang, by namespace/name of the gang.
         self.gangs: Mapping[str, Sequence[Demand]] = {}
         # Services for which affinity over machines decides which other services share a machine.

@@ -344,6 +344,12 @@ class World:
         fleet.affinity_services = frozenset(
             member for name, term in required for member in (name, *term.targets)
         )
+        fleet.near_targets = frozenset(
+            target
+            for name, term in required
+            if term.key == "node" and not term.is_anti and name not in term.targets
+            for target in term.targets
+        )
         fleet.counted_services = frozenset(
             member for name, term in required if term.key == "node" for member in (name, *term.targets)
         )

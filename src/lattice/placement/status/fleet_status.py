@@ -215,6 +215,10 @@ def fleet_digest(fleet: Fleet) -> str:
                 )
             ).encode()
         )
+    # What a gang lacks depends on all of its services.
+    for gang, members in sorted(fleet.gangs.items()):
+        wanted = [(member.name, member.replicas, member.min_member) for member in members]
+        digest.update(repr((gang, wanted)).encode())
     return digest.hexdigest()
 
 

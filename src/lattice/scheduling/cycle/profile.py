@@ -22,6 +22,7 @@ from lattice.scheduling.plugins.filters.machine_image import MachineImage
 from lattice.scheduling.plugins.filters.node_affinity import NodeAffinity
 from lattice.scheduling.plugins.filters.node_pressure import NodePressure
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
+from lattice.scheduling.plugins.filters.node_share import NodeShare
 from lattice.scheduling.plugins.filters.ready import Ready
 from lattice.scheduling.plugins.filters.reserved_nodes import ReservedNodes
 from lattice.scheduling.plugins.filters.runtime import Runtime
@@ -86,6 +87,7 @@ _FILTERS: tuple[NodeFilter, ...] = (
     HostPorts(),
     WorkloadAffinity(),
     WorkloadAntiAffinity(),
+    NodeShare(),
     TopologySpread(),
 )
 _SCORES: tuple[NodeScore, ...] = (
