@@ -360,10 +360,13 @@ class NodeHealthController:
                 find_condition(node.status.conditions, name),
                 find_condition(status.conditions, name),
             )
-            began = current is not None and current.status == "True"
-            if current is not None and began != (previous is not None and previous.status == "True"):
-                event = name if began else f"{name}Ended"
-                yield self._recorder.event(node, event, current.message, warning=began)
+            was_true = previous is not None and previous.status == "True"
+            if current is None or (current.status == "True") == was_true:
+                continue
+            if was_true:
+                yield self._recorder.event(node, "NodePressureEnded", current.message)
+            else:
+                yield self._recorder.event(node, "NodePressure", current.message, warning=True)
 
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
         """The number of workloads on the node.
