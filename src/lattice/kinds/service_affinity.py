@@ -65,8 +65,8 @@ class ServiceTerm(Part):
         return self.selector or LabelSelector(match_labels={SERVICE_LABEL: self.service})
 
     def __str__(self) -> str:
-        what = f"service {self.service}" if self.service else f"workloads {self.selector}"
-        return f"{what} in namespace {self.namespace}" if self.namespace else what
+        target = f"service {self.service}" if self.service else f"workloads {self.selector}"
+        return f"{target} in namespace {self.namespace}" if self.namespace else what
 
     def as_workload_term(self) -> WorkloadTerm:
         return WorkloadTerm(selector=self.label_selector, topology_key=self.key, namespace=self.namespace)

@@ -43,8 +43,8 @@ def _is_broken(term: AffinityTerm, demand: Demand, fleet: Fleet) -> bool:
     if not term.is_anti and own and near.total() == 1:
         return False
     for assignment in fleet.assignments.get(demand.name, ()):
-        others = near[_domain(assignment, fleet, term.key)] - own
-        if bool(others) is term.is_anti:
+        neighbour_count = near[_domain(assignment, fleet, term.key)] - own
+        if bool(neighbour_count) is term.is_anti:
             return True
     return False
 

@@ -217,8 +217,8 @@ def fleet_digest(fleet: Fleet) -> str:
         )
     # What a gang lacks depends on all of its services.
     for gang, members in sorted(fleet.gangs.items()):
-        wanted = [(member.name, member.replicas, member.min_member) for member in members]
-        digest.update(repr((gang, wanted)).encode())
+        demands = [(member.name, member.replicas, member.min_member) for member in members]
+        digest.update(repr((gang, demands)).encode())
     return digest.hexdigest()
 
 

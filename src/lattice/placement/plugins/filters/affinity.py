@@ -42,8 +42,8 @@ class AffinityUnmet:
         offers = [fleet.offers[target] for target in target_rows(fleet, self.term.targets)]
         key = "pool" if self.term.is_local else self.term.key
         domains = sorted({domain_of(offer, key) for offer in offers})
-        more = f" and {len(domains) - MAX_NAMED_DOMAINS} more" if len(domains) > MAX_NAMED_DOMAINS else ""
-        have = f"only in {', '.join(domains[:MAX_NAMED_DOMAINS])}{more}" if domains else "none"
+        suffix = f" and {len(domains) - MAX_NAMED_DOMAINS} more" if len(domains) > MAX_NAMED_DOMAINS else ""
+        have = f"only in {', '.join(domains[:MAX_NAMED_DOMAINS])}{suffix}" if domains else "none"
         if self.term.is_local and fleet.offers[row] in offers:
             have = f"none in a {self.term.key} that this service may use"
         return Shortfall(f"{self.term.text} in the same {self.term.key}", "1 or more", have, "1")
