@@ -66,7 +66,7 @@ class ServiceTerm(Part):
 
     def __str__(self) -> str:
         target = f"service {self.service}" if self.service else f"workloads {self.selector}"
-        return f"{target} in namespace {self.namespace}" if self.namespace else what
+        return f"{target} in namespace {self.namespace}" if self.namespace else target
 
     def as_workload_term(self) -> WorkloadTerm:
         return WorkloadTerm(selector=self.label_selector, topology_key=self.key, namespace=self.namespace)
