@@ -270,15 +270,16 @@ async def test_contended_cpu_goes_by_requests_and_limit_throttles(tmp_path: Path
             if path.name in ("cpu.shares", "cpu.weight", "cpu.stat")
         }
         assert files.get("cpu.shares", files.get("cpu.weight", "")).strip() in ("102", "4")
-        await asyncio.sleep(0.5)
         (statistics,) = [
-            (Path(cgroup) / "cpu.stat").read_text()
+            Path(cgroup) / "cpu.stat"
             for cgroup in record.handle.cgroups
-            if (Path(cgroup) / "cpu.stat").exists()
-            and "nr_throttled" in (Path(cgroup) / "cpu.stat").read_text()
+            if "nr_throttled" in (Path(cgroup) / "cpu.stat").read_text()
         ]
-        throttled = dict(line.split() for line in statistics.splitlines())["nr_throttled"]
-        assert int(throttled) > 0
+        # A busy machine may leave the loop less CPU than its limit for a while.
+        end = time.monotonic() + 20
+        while "nr_throttled 0\n" in statistics.read_text():
+            assert time.monotonic() < end, statistics.read_text()
+            await asyncio.sleep(0.1)
         (instance,) = await node.runtime.list()
         assert instance.is_live
 
