@@ -97,6 +97,18 @@ def test_machines_hold_replicas_that_must_share_them() -> None:
     assert len(fleet.machines.cluster) == 3
 
 
+def test_shared_machine_is_apart_from_what_either_excludes() -> None:
+    """Alone, c would fill the machines of a and b, which its neighbour d must not use."""
+    services = (
+        a_service("a", cores=0.5, affinity=apart("d")),
+        a_service("b", replicas=3, cores=1, affinity=apart("a", "d")),
+        a_service("c", replicas=3, cores=0.5),
+        a_service("d", replicas=3, cores=1, affinity=near("c", "node")),
+    )
+    _, spots = placed(*services, pools=(a_pool("p", classes=["small", "big"]),))
+    assert len(spots["d"]) == 3
+
+
 def test_services_near_each_other_are_placed_together() -> None:
     _, spots = placed(
         a_service("a", affinity=near("b", "region")), a_service("b", affinity=near("a", "region"))

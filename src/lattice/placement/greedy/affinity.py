@@ -51,8 +51,9 @@ def _is_broken(term: AffinityTerm, demand: Demand, fleet: Fleet) -> bool:
 
 def add_headroom(group: Sequence[Demand]) -> list[Demand]:
     """Return the group with headroom on the machines of every service that other services of the group must
-    share a machine with; an empty list if there is no such service."""
+    share a machine with, apart from what these exclude; an empty list if there is no such service."""
     headroom: dict[str, Counter[str]] = {}
+    exclusions: dict[str, list[AffinityTerm]] = {}
     sizes = {demand.name: demand.replicas for demand in group}
     for demand in group:
         for term in demand.near_terms:
@@ -63,10 +64,22 @@ def add_headroom(group: Sequence[Demand]) -> list[Demand]:
             count = -(-demand.replicas // max(1, sizes[targets[0]]))
             for name, amount in demand.effective_needs.items():
                 headroom.setdefault(targets[0], Counter())[name] += count * amount
+            for local in demand.local_terms:
+                excluded = tuple(
+                    target for target in local.targets if target not in (demand.name, targets[0])
+                )
+                if local.is_anti and excluded:
+                    inherited = replace(local, targets=excluded, is_own=False)
+                    exclusions.setdefault(targets[0], []).append(inherited)
     if not headroom:
         return []
     return [
-        replace(demand, headroom=tuple(sorted(headroom.get(demand.name, {}).items()))) for demand in group
+        replace(
+            demand,
+            headroom=tuple(sorted(headroom.get(demand.name, {}).items())),
+            repelling_terms=(*demand.repelling_terms, *exclusions.get(demand.name, ())),
+        )
+        for demand in group
     ]
 
 

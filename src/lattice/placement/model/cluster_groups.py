@@ -72,6 +72,12 @@ class ClusterGroups:
         for resource, amount in demand.hosting_needs.items():
             if int(machines.free(machines.add_resource(resource))[machine]) < amount:
                 return False
+        # The replicas that are there already need their headroom as well.
+        replicas = machines.replica_counts[machine][demand.name] if demand.headroom else 0
+        for resource, amount in demand.headroom if replicas else ():
+            needed = demand.hosting_needs[resource] + replicas * amount
+            if int(machines.free(machines.add_resource(resource))[machine]) < needed:
+                return False
         if demand.max_per_node and machines.replica_counts[machine][demand.name] >= demand.max_per_node:
             return False
         if demand.local_terms and not self._meets_local_terms(demand, machine):
