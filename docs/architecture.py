@@ -56,9 +56,14 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta",
         VALUES,
     ),
+    "placement.affinity": Folder(
+        "Affinity between services, resolved to the services and workloads that a term matches.",
+        "kinds kinds.meta lifecycle placement.inputs",
+        VALUES,
+    ),
     "placement.model": Folder(
         "The snapshot of the fleet; resolved demands; offers; the trial fleet, on which placement tries changes and undoes them; quotes and costs.",
-        "kinds kinds.meta engine lifecycle placement.inputs",
+        "kinds kinds.meta engine lifecycle placement.affinity placement.inputs",
         VALUES,
     ),
     "placement.feed": Folder(
@@ -73,7 +78,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plugins.filters": Folder(
         "One module per filter plugin of placement.",
-        "kinds kinds.meta engine placement.model placement.plugins",
+        "kinds kinds.meta engine placement.affinity placement.model placement.plugins",
         VALUES,
     ),
     "placement.plugins.scores": Folder(
@@ -83,7 +88,8 @@ MAP: dict[str, Folder] = {
     ),
     "placement.greedy": Folder(
         "The placement algorithm: one service, all services, commit stages, scale-down, orphaned replicas.",
-        "kinds kinds.meta engine lifecycle placement.inputs placement.model placement.plugins.filters placement.plugins.scores",
+        "kinds kinds.meta engine lifecycle placement.affinity placement.inputs placement.model placement.plugins.filters "
+        "placement.plugins.scores",
         VALUES,
     ),
     "placement.explain": Folder(

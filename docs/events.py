@@ -201,6 +201,29 @@ EVENTS = (
         "the replacement. Reported after twice `--room-grace`, so that the cluster could grow, if no machine is starting.",
         "add a machine to the pool, lower `replicas.min`, or run `lattice uncordon` to end the drain",
     ),
+    Told(
+        "Evicted",
+        "LatticeWorkload",
+        "Warning",
+        "The node is short of memory or disk, and the workload uses more of it than it requests (`NodePressure`). Another node "
+        "runs the workload. BestEffort workloads go first, then Burstable, and low priority first.",
+        "state a request that covers what the workload uses",
+    ),
+    Told(
+        "NodePressure",
+        "LatticeNode",
+        "Warning",
+        "The node has less memory or disk available than `--memory-pressure` or `--disk-pressure`; the condition "
+        "`MemoryPressure` or `DiskPressure` is True. The scheduler binds no BestEffort workload to it, and the workloads "
+        "that use more than they request are evicted, one at a time.",
+        "state requests for the workloads that use the most, or add a machine",
+    ),
+    Told(
+        "NodePressureEnded",
+        "LatticeNode",
+        "Normal",
+        "Enough memory or disk has been available for a minute.",
+    ),
     Told("NodeDrained", "LatticeNode", "Normal", "The drain is done: no workloads are bound to the node."),
     Told(
         "NodeRemoved",

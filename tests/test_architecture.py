@@ -49,6 +49,7 @@ PLUGINS = (
 # spread depend on it.
 IMPORTS_BETWEEN_PLUGINS = {
     "filters.eligibility": {
+        "filters.affinity",
         "filters.available",
         "filters.capabilities",
         "filters.compliance",
@@ -59,6 +60,7 @@ IMPORTS_BETWEEN_PLUGINS = {
     },
     "filters.overflow": {"filters.eligibility"},
     "filters.spread": {"filters.eligibility"},
+    "scores.preferred_affinity": {"filters.affinity"},
     "scores.soft_spread": {"filters.eligibility", "filters.spread"},
 }
 

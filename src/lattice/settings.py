@@ -113,6 +113,24 @@ SETTINGS = (
         "Maximum number of lost nodes per second and zone whose workloads are evicted.",
     ),
     Setting(
+        "memory-pressure",
+        ("LATTICE_MEMORY_PRESSURE",),
+        0.05,
+        (
+            "Share of a node's memory; with less available, the node evicts workloads that use more than they "
+            "request. 0 = never."
+        ),
+    ),
+    Setting(
+        "disk-pressure",
+        ("LATTICE_DISK_PRESSURE",),
+        0.02,
+        (
+            "Share of a node's disk; with less available, the node evicts workloads that use more than they "
+            "request. 0 = never."
+        ),
+    ),
+    Setting(
         "reconcile-interval",
         ("RECONCILE_INTERVAL",),
         5.0,
@@ -256,6 +274,8 @@ class Settings:
     node_lost_after: float = 40.0
     replace_after: float = 120.0
     evictions_per_second: float = 0.1
+    memory_pressure: float = 0.05
+    disk_pressure: float = 0.02
     reconcile_interval: float = 5.0
     reconcile_workers: int = 8
     retry_first: float = 5.0

@@ -49,6 +49,8 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
             cpu=message.cpu_limit if message.HasField("cpu_limit") else None,
             memory=message.memory_limit if message.HasField("memory_limit") else None,
         ),
+        requests=Limits(cpu=message.cpu_request or None, memory=message.memory_request or None),
+        qos=message.qos,
         disconnect=Disconnect(
             policy="stop" if message.disconnect == "stop" else "keep", stop_after=f"{message.stop_after_ms}ms"
         ),

@@ -24,6 +24,7 @@ from lattice.controllers.controller_set import (
     enabled_controllers,
     grace_periods,
     node_timeouts,
+    pressure_thresholds,
 )
 from lattice.controllers.garbage.collector import GarbageCollector
 from lattice.controllers.runtime.context import ControllerContext, uid_generator
@@ -164,6 +165,7 @@ def build_dependencies(
         webhook_client=HttpsWebhookClient(parse_networks(settings.webhook_allow), settings.webhook_ca),
         providers=providers,
         node_timeouts=node_timeouts(settings),
+        pressure_thresholds=pressure_thresholds(settings),
         grace_periods=grace_periods(settings),
         concurrency=concurrency(settings),
         recheck_interval_s=settings.reconcile_interval,

@@ -30,6 +30,7 @@ from lattice.errors import Invalid
 from lattice.kinds.meta.validator import did_you_mean
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
+from lattice.lifecycle.node_pressure import DEFAULT_THRESHOLDS, PressureThresholds
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 from lattice.placement.feed.placement_input import PricingTables
@@ -48,6 +49,7 @@ class ControllerDependencies:
     webhook_client: WebhookClient
     providers: Mapping[str, Provider] = field(default_factory=dict)
     node_timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
+    pressure_thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     grace_periods: GracePeriods = field(default_factory=GracePeriods)
     concurrency: Concurrency = field(default_factory=Concurrency)
     recheck_interval_s: float = 5.0
@@ -88,10 +90,16 @@ class ControllerSet:
         previous_table: NodeTable | None = None,
     ) -> None:
         self.context = context
-        self.node_health = NodeHealthController(context, dependencies.node_timeouts, dependencies.concurrency)
+        self.node_health = NodeHealthController(
+            context, dependencies.node_timeouts, dependencies.pressure_thresholds, dependencies.concurrency
+        )
         evictions = DecidedEvictions()
         eviction = EvictionController(
-            context, evictions, dependencies.concurrency, dependencies.unschedulable_grace_s
+            context,
+            evictions,
+            dependencies.concurrency,
+            dependencies.unschedulable_grace_s,
+            dependencies.pressure_thresholds,
         )
         replicas = ReplicaController(context, surges=lambda: eviction.surges, evictions=evictions).loop()
         # A drain that needs a surge replica wakes the controller that creates the replica.
@@ -207,6 +215,21 @@ def enabled_controllers(settings: Settings) -> str:
             fix=f"use * for all, -NAME to exclude one, or names of: {', '.join(CONTROLLER_NAMES)}",
         )
     return settings.controllers
+
+
+def pressure_thresholds(settings: Settings) -> PressureThresholds:
+    """The thresholds of node pressure from the settings; raise Invalid for a value that is no share."""
+    for name, share in (
+        ("memory-pressure", settings.memory_pressure),
+        ("disk-pressure", settings.disk_pressure),
+    ):
+        if not 0 <= share < 1:
+            raise Invalid(
+                f"must be a share from 0 to below 1, got {share:g}",
+                where=f"--{name}",
+                fix="0.05 means 5 % of the node; 0 turns the check off",
+            )
+    return PressureThresholds(settings.memory_pressure, settings.disk_pressure)
 
 
 def grace_periods(settings: Settings) -> GracePeriods:

@@ -2,12 +2,12 @@
 
 Imported by: agent agent.host agent.runtimes app cli.client cli.commands cli.fleet cli.output
 controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler
-controllers.services diagnosis lifecycle placement.explain placement.feed placement.fit placement.greedy
-placement.inputs placement.model placement.plan placement.plugins.filters placement.status presence
-providers scheduling.cycle scheduling.offline scheduling.plugins.filters scheduling.plugins.scores
-scheduling.preemption scheduling.table server server.agents server.discovery server.event_versions
-server.fleet_queries server.grpc server.live server.resources server.ui_backend sim sim.invariants
-sim.planted_bugs sim.scenarios sim.world.
+controllers.services diagnosis lifecycle placement.affinity placement.explain placement.feed placement.fit
+placement.greedy placement.inputs placement.model placement.plan placement.plugins.filters
+placement.status presence providers scheduling.cycle scheduling.offline scheduling.plugins.filters
+scheduling.plugins.scores scheduling.preemption scheduling.table server server.agents server.discovery
+server.event_versions server.fleet_queries server.grpc server.live server.resources server.ui_backend sim
+sim.invariants sim.planted_bugs sim.scenarios sim.world.
 May import: errors kinds.meta.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """

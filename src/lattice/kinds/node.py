@@ -29,6 +29,8 @@ PINNED_CLUSTER_ANNOTATION = "lattice.dev/joined-cluster"
 DRAINED_CONDITION = "Drained"
 # Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
 QUARANTINED = "Quarantined"
+# Conditions of a node with little memory or disk available; the scheduler binds no BestEffort workload to it.
+MEMORY_PRESSURE_CONDITION, DISK_PRESSURE_CONDITION = "MemoryPressure", "DiskPressure"
 # The only label keys that an agent may set on its own node.
 AGENT_LABEL_PREFIX = "agent.lattice.dev/"
 

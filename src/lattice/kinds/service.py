@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraints import Spread, Toleration
+from lattice.kinds.constraints import PlannedNodes, Spread, Toleration
 from lattice.kinds.container import (
     Container,
     Disconnect,
@@ -40,6 +40,8 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.service_affinity import ServiceAffinity
+from lattice.kinds.workload import WorkloadGroup
 
 # Replicas of a service that states no number.
 DEFAULT_REPLICAS = 1
@@ -280,6 +282,21 @@ class ServiceSpec(Part):
         ),
     ] = Disconnect()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly the replicas are distributed.")] = ()
+    affinity: (
+        Annotated[ServiceAffinity, Meta(description="Services whose replicas run near, or apart.")] | None
+    ) = None
+    group: (
+        Annotated[
+            WorkloadGroup,
+            Meta(
+                description=(
+                    "Gang of the service: fewer than `minMember` replicas of all services of the group are "
+                    "never placed or bound."
+                )
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def min_replicas(self) -> int:
@@ -324,6 +341,18 @@ class ServicePlacement(Part):
     cluster: Annotated[str, Meta(description="LatticeCluster of the replicas.")] = ""
     replicas: Annotated[int, Meta(description="Number of replicas.")] | None = None
     node: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
+    machines: (
+        Annotated[
+            PlannedNodes,
+            Meta(
+                description=(
+                    "Machines that the replicas use; stated where affinity decides which services share a "
+                    "machine."
+                )
+            ),
+        ]
+        | None
+    ) = None
     cost: (
         Annotated[HourlyCost, Meta(description="Share of the machines' cost for these replicas.")] | None
     ) = None
@@ -537,6 +566,10 @@ class LatticeService(Kind):
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
+        if spec.affinity:
+            yield from spec.affinity.problems("spec.affinity")
+        if spec.group and (wrong := dns_label_problem(spec.group.name)):
+            yield Cause("spec.group.name", wrong)
         for name in spec.resources:
             # The name "*" stands for all services.
             if name != "*" and (wrong := dns_label_problem(name)):

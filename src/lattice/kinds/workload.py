@@ -307,6 +307,15 @@ class WorkloadStatus(Status):
             )
         ),
     ] = False
+    qos_class: Annotated[
+        str,
+        Meta(
+            description=(
+                "Quality-of-service class, from requests and limits: Guaranteed, Burstable or BestEffort. It "
+                "decides which workload a node under pressure ends first. Set when the workload is bound."
+            )
+        ),
+    ] = ""
     allocated_ports: Annotated[
         dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")
     ] = {}
@@ -383,6 +392,7 @@ class LatticeWorkload(Kind):
             Column("Desired", ".spec.desiredState", priority=1),
             Column("Cluster", ".spec.cluster", priority=1),
             Column("Revision", ".spec.revision", priority=1),
+            Column("QoS", ".status.qosClass", priority=1),
         ),
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false, is_true
 from lattice.kinds.meta.timestamps import parse_timestamp
@@ -372,4 +374,5 @@ def machine_needs(spec: WorkloadSpec) -> Hashable:
         constraints.gpu_models,
         constraints.spread,
         tuple(sorted({container.runtime for container in spec.containers.values()})),
+        msgspec.json.encode(constraints.affinity, order="sorted"),
     )

@@ -208,7 +208,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ..., is_whole: bool = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "gpus", "gpu_milli", "restart")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "gpus", "gpu_milli", "restart", "qos", "cpu_request", "memory_request")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +238,9 @@ class Assignment(_message.Message):
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    CPU_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -253,7 +256,10 @@ class Assignment(_message.Message):
     gpus: _containers.RepeatedScalarFieldContainer[int]
     gpu_milli: int
     restart: str
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., gpu_milli: _Optional[int] = ..., restart: _Optional[str] = ...) -> None: ...
+    qos: str
+    cpu_request: int
+    memory_request: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., gpu_milli: _Optional[int] = ..., restart: _Optional[str] = ..., qos: _Optional[str] = ..., cpu_request: _Optional[int] = ..., memory_request: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("beat",)

@@ -92,6 +92,12 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
         {ClusterEvent.NODE_CHANGED: {"image": "b-1"}},
     ),
     (
+        "NodePressure",
+        workload_demands(is_best_effort=True),
+        {"is_under_pressure": True},
+        {ClusterEvent.NODE_CHANGED: {"is_under_pressure": False}},
+    ),
+    (
         "Licence",
         workload_demands(licences=("pro",)),
         {},

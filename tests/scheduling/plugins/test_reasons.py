@@ -94,6 +94,14 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         [f"node: need {OPEN}, have draining"],
     ),
     (
+        "NodePressure",
+        "BestEffort",
+        one_node_table(a_node_info(is_under_pressure=True)),
+        workload_demands(is_best_effort=True),
+        "n1",
+        ["node: need no pressure, or requests of the workload, have MemoryPressure or DiskPressure"],
+    ),
+    (
         "InCluster",
         "another cluster",
         one_node_table(a_node_info(cluster="west")),

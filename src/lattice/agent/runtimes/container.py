@@ -6,6 +6,7 @@ A container has its own network; a published port has the same number inside and
 """
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ import msgspec
 import structlog
 
 from lattice.agent.host import cgroups, instance_processes
+from lattice.agent.host.oom_score import instance_oom_score
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -155,6 +157,11 @@ class ContainerRuntime:
         if limits.memory is not None:
             # An equal swap limit forbids swap: podman counts memory and swap together.
             flags += [f"--memory={limits.memory}b", f"--memory-swap={limits.memory}b"]
+        if (score := instance_oom_score(spec)) is not None:
+            flags.append(f"--oom-score-adj={score}")
+            # Without root, podman may lack the cpu controller and would refuse the flag.
+            if os.geteuid() == 0:
+                flags.append(f"--cpu-shares={cgroups.cpu_shares(spec.requests.cpu)}")
         if container.command:
             flags.append("--entrypoint=" + msgspec.json.encode(container.command).decode())
         return [*flags, container.image, *container.args]

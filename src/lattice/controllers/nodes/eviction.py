@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.meta.quantity import pluralize, without_amounts
 from lattice.kinds.meta.timestamps import format_micro_time
-from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
+from lattice.kinds.node import DRAINED_CONDITION, LatticeNode, NodeUsage
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.disruption import service_availability
@@ -41,7 +42,13 @@ from lattice.lifecycle.drain import (
     taints_first_seen,
     without_drained_condition,
 )
-from lattice.lifecycle.eviction import DecidedEvictions, EvictionCause
+from lattice.lifecycle.eviction import DecidedEviction, DecidedEvictions, EvictionCause
+from lattice.lifecycle.node_pressure import (
+    DEFAULT_THRESHOLDS,
+    PressureThresholds,
+    is_under_pressure,
+    next_victim,
+)
 from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     has_joined,
@@ -54,6 +61,16 @@ from lattice.store.protocol import Change, Write
 
 # If a taint no longer evicts a workload of a draining node, the drain is planned again after this delay.
 SPARED_RECHECK_S = 1.0
+# The interval of checks of a node under pressure, and the time after an eviction in which heartbeats show its
+# effect.
+PRESSURE_CHECK_S, PRESSURE_SETTLE_S = 10.0, 30.0
+
+
+class _PressureEvictions(NamedTuple):
+    """The evictions from a node under pressure by path, and the events of new evictions."""
+
+    evictions: dict[str, DecidedEviction]
+    events: list[Write]
 
 
 @dataclass
@@ -68,6 +85,7 @@ class EvictionController:
     evictions: DecidedEvictions
     concurrency: Concurrency = field(default_factory=Concurrency)
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     name: str = "departures"
 
     def __post_init__(self) -> None:
@@ -78,6 +96,8 @@ class EvictionController:
         # Nodes with a drain or a NoExecute taint at their last reconcile; True for a drain. A change of a
         # workload wakes only these nodes.
         self._checked_nodes: dict[str, bool] = {}
+        # By node: the monotonic time of the last eviction by pressure.
+        self._pressure_evicted_at: dict[str, float] = {}
         self._surge_queue = SurgeQueue(self.context.clock.monotonic)
         self._surge_listeners: list[Callable[[Iterable[str]], None]] = []
 
@@ -137,10 +157,12 @@ class EvictionController:
         for resident in residents:
             if drain and resident.service in drain.surge_services and resident.name in drain.blocked:
                 surges[resident.service] = resident.name
-        self.evictions.decide_for_node(node.metadata.name, node_evictions(residents, by_taint, drain))
+        decided = node_evictions(residents, by_taint, drain)
+        by_pressure = self._pressure_evictions(node, decided)
+        self.evictions.decide_for_node(node.metadata.name, decided | by_pressure.evictions)
         self._update_surges(key, surges, is_unschedulable=drain is not None and drain.is_surge_unschedulable)
         status = replace(without_drained_condition(node.status), taints_since=times)
-        events: list[Write] = []
+        events: list[Write] = list(by_pressure.events)
         if drain is not None:
             condition = drained_condition(drain, len(residents))
             status = replace(
@@ -149,8 +171,11 @@ class EvictionController:
             )
             events += self._drain_events(node, condition, len(residents))
         if status != node.status:
-            await self.context.commit([with_status(entry, status), *events])
-        delays = [eviction.delay for eviction in by_taint if eviction.delay > 0]
+            events = [with_status(entry, status), *events]
+        if events:
+            await self.context.commit(events)
+        delays = [PRESSURE_CHECK_S] if is_under_pressure(node.status) else []
+        delays += [eviction.delay for eviction in by_taint if eviction.delay > 0]
         if drain is not None and drain.surge_services:
             # A replica counts as unschedulable only after the grace period.
             delays.append(
@@ -159,6 +184,46 @@ class EvictionController:
         if drain is not None and not evicted_by_taint <= {eviction.name for eviction in by_taint}:
             delays.append(SPARED_RECHECK_S)
         return Requeue(min(delays)) if delays else None
+
+    def _pressure_evictions(
+        self, node: LatticeNode, decided: Mapping[str, DecidedEviction]
+    ) -> "_PressureEvictions":
+        """Evict one workload at a time from a node under pressure, outside of disruption budgets, until the
+        usage that the node reports shows the effect of the last eviction."""
+        name, result = node.metadata.name, _PressureEvictions({}, [])
+        if not is_under_pressure(node.status):
+            self._pressure_evicted_at.pop(name, None)
+            return result
+        residents = [
+            workload
+            for workload in self._workloads.by_index("node", name)
+            if workload.status.binding and workload.status.binding.uid in ("", node.metadata.uid)
+        ]
+        # A victim stays evicted until it has left the node.
+        present = {path_of(workload) for workload in residents}
+        for path, eviction in self.evictions.of_node(name).items():
+            if eviction.cause is EvictionCause.NODE_PRESSURE and path in present:
+                result.evictions[path] = eviction
+        now = self.context.clock.monotonic()
+        is_settled = now - self._pressure_evicted_at.get(name, -PRESSURE_SETTLE_S) >= PRESSURE_SETTLE_S
+        heartbeat = self.context.presence.get(name)
+        if result.evictions or not is_settled or heartbeat is None:
+            return result
+        staying = [
+            workload
+            for workload in residents
+            if path_of(workload) not in decided and not self.evictions.eviction_of(workload).is_active
+        ]
+        usage = {path: (used.memory, used.disk) for path, used in heartbeat.workload_usage.items()}
+        total = heartbeat.usage
+        reported = NodeUsage(cpu=total.cpu, memory=total.memory, disk=total.disk)
+        victim = next_victim((node.status, reported), staying, usage, self.thresholds)
+        if victim is not None:
+            self._pressure_evicted_at[name] = now
+            result.evictions[victim.path] = DecidedEviction(EvictionCause.NODE_PRESSURE, victim.reason)
+            workload = next(workload for workload in staying if path_of(workload) == victim.path)
+            result.events.append(self._recorder.event(workload, "Evicted", victim.reason, warning=True))
+        return result
 
     def keys_for_node(self, change: Change) -> Iterable[str]:
         node, path = self._nodes.get(change.key.path), change.key.path

@@ -13,6 +13,7 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_false, merge_conditions, without_condition
 from lattice.kinds.meta.timestamps import format_exact_time
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.qos import qos_of
 from lattice.kinds.workload import (
     EVICTED,
     NO_NODE_FITS,
@@ -79,6 +80,7 @@ class BindingRecords:
             status,
             binding=binding,
             reservation=None,
+            qos_class=qos_of(workload.spec).name,
             allocated_ports=details.ports or status.allocated_ports,
             allocated_gpus=details.gpus or status.allocated_gpus,
             last_action=Action.ASSIGN.value,

@@ -48,6 +48,7 @@ from lattice.lifecycle.replica_template import (
     in_node_group,
     labels_for,
     node_group_of,
+    planned_machines,
     workload_template,
 )
 from lattice.lifecycle.retry import FINAL_FAILURES
@@ -162,7 +163,11 @@ class ReplicaController:
         # The slot is part of the name of a workload. Therefore a slot is free only if no workload of a
         # service of this name has the slot, not even a workload of an earlier service.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
-        specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
+        machines = planned_machines(service)
+        specs = {
+            node_group: in_node_group(spec, node_group, machines.get(node_group))
+            for node_group in set(steps.start)
+        }
         for node_group in steps.start:
             workload = build_workload(service, specs[node_group], next(slots), owner)
             groups.append([put_new(workload, uid=self.context.new_uid(), now=self.context.timestamp)])
@@ -251,6 +256,7 @@ class ReplicaController:
     ) -> Iterator[list[Write]]:
         """Writes for changes that need no restart: constraints, priority, labels."""
         labels, stopping_names = labels_for(service), set(stopping)
+        machines = planned_machines(service)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))
             if (
@@ -262,7 +268,7 @@ class ReplicaController:
             ):
                 continue
             desired_spec = msgspec.structs.replace(
-                in_node_group(spec, node_group_of(workload)),
+                in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload))),
                 slot=workload.spec.slot,
                 desired_state=workload.spec.desired_state,
             )

@@ -25,6 +25,7 @@ from lattice.placement.model.demand import (
 )
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
+from lattice.placement.plugins.filters.affinity import AffinityUnmet, AntiAffinityViolated, waiting_reason
 from lattice.placement.plugins.filters.available import (
     MachinesDiffer,
     OfferClosed,
@@ -160,7 +161,9 @@ def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
         kinds.append("budget")
     kinds.append("capacity")
     # A dependency without a replica has no place yet, so no latency to the dependency is known.
-    if any(not fleet.assignments.get(target) for _, target in demand.latency_to):
+    if any(not fleet.assignments.get(target) for _, target in demand.latency_to) or any(
+        term.is_anti or fleet.groups.is_waiting_for(demand, term) for term in demand.required_terms
+    ):
         kinds.append("dependencies")
     if any(offer.overflow is not None for offer in fleet.offers):
         kinds.append("overflow")
@@ -238,7 +241,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
     """
     probe_count = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
     # Spread and overflow depend on the replicas so far: a probe of the first replicas proves nothing.
-    if demand.replicas <= probe_count or demand.spread or fleet.table.overflow_rows:
+    if demand.replicas <= probe_count or demand.spread or demand.required_terms or fleet.table.overflow_rows:
         return False
     with fleet.what_if():
         if not place(replace(demand, replicas=probe_count), fleet).is_complete:
@@ -389,6 +392,15 @@ def reason_remedies(
                     if (requirement.value, requirement.amount) == (violated.value, violated.amount)
                 )
             ]
+        case AffinityUnmet(term=term) | AntiAffinityViolated(term=term):
+            return [frozenset(own for own in demand.requirements if own.term == term)]
+        case FixedReason(plugin="Affinity"):
+            waiting = frozenset(
+                requirement
+                for requirement in demand.requirements_of("affinity")
+                if requirement.term and reason.summary() == waiting_reason(requirement.term).summary()
+            )
+            return [frozenset({LimitBlocker("dependencies")}), waiting]
         case FixedReason(plugin="Latency"):
             latency_requirements = frozenset(
                 requirement

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
     IGNORABLE_LIMITS,
@@ -26,6 +27,7 @@ from lattice.placement.explain.required_infrastructure import (
     RequiredInfrastructure,
     required_for,
 )
+from lattice.placement.greedy.gang import gang_shortfall
 from lattice.placement.greedy.place import Placement
 from lattice.placement.model.demand import Demand, Requirement, latency_targets
 from lattice.placement.model.fleet import Fleet
@@ -78,7 +80,14 @@ def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> 
         # An undefined service has no known dependencies, and a visited service closes a cycle.
         if name in dependencies or name not in services:
             continue
-        targets = latency_targets(services[name]).values()
+        targets = [*latency_targets(services[name]).values()]
+        affinity = services[name].spec.affinity
+        namespace = services[name].metadata.namespace or DEFAULT_NAMESPACE
+        targets += [
+            f"{term.namespace or namespace}/{term.service}"
+            for term in (affinity.workload.required if affinity else ())
+            if term.service
+        ]
         dependencies[name] = [
             target
             for target in dict.fromkeys(targets)
@@ -205,6 +214,11 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
     demand = placement.demand
     checker = FeasibilityChecker(demand, fleet)
     failure = first_failure(demand, fleet)
+    gang = gang_shortfall(demand, fleet)
+    if gang is not None and failure is None and not demand.rule_conflict:
+        # The service alone would fit: only its gang keeps it from being placed.
+        waits = tuple(f"free capacity for {service}" for service, _, _ in gang.incomplete)
+        return Verdict("NotNow", demand.name, str(gang), (), (), waits, NO_INFRASTRUCTURE)
     kind = _kind(checker, fleet)
     reason = demand.rule_conflict
     if failure is not None:
@@ -221,6 +235,7 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         reason="; ".join(
             [
                 reason,
+                *([str(gang)] if gang else ()),
                 *(_dependency_problems(demand, fleet, services) if failure and services is not None else ()),
             ]
         ),
@@ -415,6 +430,11 @@ def _limit_wait_conditions(
                 if not fleet.assignments.get(service):
                     is_defined = services is None or service in services
                     yield f"{name}, which is not {'placed' if is_defined else 'defined'}"
+            for term in demand.required_terms:
+                if term.is_anti and not term.is_local and any(map(fleet.replicas.count, term.targets)):
+                    yield f"{term.text} to leave a {term.key}"
+                elif not term.is_anti and fleet.groups.is_waiting_for(demand, term):
+                    yield f"{term.text}, which is not {'placed' if term.targets else 'defined'}"
         case "capacity":
             full_offers = (
                 [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, InsufficientCapacity))]

@@ -275,6 +275,8 @@ class WhatIfScope:
                 self.demands[name] = demand
                 self.unplaced.append(name)
                 queue.extend(target for _, target in demand.latency_to)
+                for term in demand.near_terms:
+                    queue.extend(term.targets)
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)
@@ -294,7 +296,14 @@ class WhatIfScope:
         original = self.world.demands[name]
         if self._policies_unchanged and name not in self._services:
             return original
-        return resolve_demand(self.service(name), self.policies, original.callers, original.usable_reserves)
+        service = self.service(name)
+        return resolve_demand(
+            service,
+            self.policies,
+            original.callers,
+            original.usable_reserves,
+            terms=self.world.affinity_terms(service),
+        )
 
     def may_be_placed(self) -> bool:
         """Return False if the upper bound proves that the service does not fit; always True with waiting

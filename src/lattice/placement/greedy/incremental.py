@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, Decision, best_row, decide
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Flags, Integers
-from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
+from lattice.placement.greedy.machine_choice import OfferFiller, assign_in_offer, next_machine_type
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
@@ -33,6 +33,8 @@ def _is_price_only(demand: Demand, fleet: Fleet) -> bool:
         or demand.latency
         or demand.spread
         or demand.soft_spread
+        or demand.required_terms
+        or demand.preferred_terms
         or fleet.table.overflow_rows
     )
     return (
@@ -195,6 +197,7 @@ class IncrementalPlacer:
         if (
             self.demand.spread
             or self.demand.soft_spread
+            or self.demand.has_self_terms
             or self._has_per_replica_limits(row)
             or row not in self.fleet.replicas.by_offer(self.demand.name)
         ):
@@ -222,6 +225,9 @@ class IncrementalPlacer:
         Raises LookupError if the offer has no capacity, or if no decision was made.
         """
         filler = self._filler
+        if self.demand.has_self_terms:
+            # Every replica may change which clusters and machines fit the next one: search them all again.
+            return assign_in_offer(self._last_ask, self.fleet, filler.row)
         claimed_machines = filler.claimed_machines
         assignment = filler.assign(below_threshold=True)
         if assignment is None:

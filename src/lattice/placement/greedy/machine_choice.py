@@ -10,10 +10,10 @@ import numpy as np
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
-from lattice.placement.model.offer import MachineType
+from lattice.placement.model.offer import MachineType, domain_of
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import eligible_offers
-from lattice.placement.plugins.filters.spread import domain_of, replicas_by_domain
+from lattice.placement.plugins.filters.spread import replicas_by_domain
 
 # Beyond this number of missing replicas the large type of a mix is bought whatever machines are there.
 MAX_MIXED_REPLICAS = 64
@@ -43,21 +43,19 @@ def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> A
 
 def _assign(ask: ReplicaAsk, fleet: Fleet, machine: int) -> Assignment:
     """Assign one replica to the machine; a cluster claims an unclaimed machine first."""
-    home = fleet.machines.cluster[machine]
-    if home.is_unclaimed:
-        groups = fleet.groups.growable(ask.demand, ask.overflow_source, home.offer_row)
-        names = fleet.inventory.growable_clusters(home.offer_row, groups)
-        claim_machine(ask, fleet, machine, [fleet.clusters[name] for name in names])
+    if fleet.machines.cluster[machine].is_unclaimed:
+        claim_machine(ask, fleet, machine)
     return fleet.assign_replica(ask.demand, machine)
 
 
-def claim_machine(ask: ReplicaAsk, fleet: Fleet, machine: int, growable: Sequence[Cluster]) -> Cluster:
-    """Move an unclaimed joined machine into the best cluster that may grow, else into a new cluster; return
-    the cluster."""
-    neighbours = neighbours_by_cluster(ask.demand, fleet)
-    cluster = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
+def claim_machine(ask: ReplicaAsk, fleet: Fleet, machine: int) -> Cluster:
+    """Move an unclaimed joined machine into the best cluster that may claim it for the demand, else into a new
+    cluster; return the cluster."""
+    row, neighbours = fleet.machines.cluster[machine].offer_row, neighbours_by_cluster(ask.demand, fleet)
+    claiming = fleet.groups.claiming_clusters(ask.demand, row)
+    cluster = min(claiming, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
     if cluster is None:
-        cluster = _create_cluster(ask, fleet, fleet.machines.cluster[machine].offer_row)
+        cluster = _create_cluster(ask, fleet, row)
     fleet.inventory.move_machine(machine, cluster)
     return cluster
 
@@ -75,6 +73,7 @@ def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = ""
             for name in fleet.inventory.growable_clusters(
                 row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
             )
+            if fleet.groups.may_grow(ask.demand, fleet.clusters[name])
         ]
         neighbours = neighbours_by_cluster(ask.demand, fleet)
         first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
@@ -141,7 +140,7 @@ def _machine_with_capacity(
     if accepting is None:
         return None
     mask = table.column("alive") & (table.column("offer") == row) & accepting
-    for resource, amount in ask.demand.effective_needs.items():
+    for resource, amount in ask.demand.hosting_needs.items():
         mask &= table.free(table.add_resource(resource)) >= amount
     machines_by_cluster: dict[str, list[int]] = {}
     for machine in np.flatnonzero(mask).tolist():
@@ -319,7 +318,9 @@ class OfferFiller:
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
         self._heaps: dict[str, list[MachineEntry]] = {}
         self._growable_clusters = [
-            cluster for cluster in clusters if len(cluster.machines) < cluster.max_nodes
+            cluster
+            for cluster in clusters
+            if len(cluster.machines) < cluster.max_nodes and fleet.groups.may_grow(ask.demand, cluster)
         ]
         self._clusters_below_threshold = sorted(
             (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank
@@ -389,7 +390,7 @@ class OfferFiller:
     def _claim(self, machine: int) -> Assignment:
         """Assign one replica on an unclaimed machine, which the best cluster that may grow claims, else a new
         cluster."""
-        cluster = claim_machine(self.ask, self.fleet, machine, self._growable_clusters)
+        cluster = claim_machine(self.ask, self.fleet, machine)
         heappop(self._heaps[self.fleet.inventory.unclaimed[self.row].name])
         self.claimed_machines += 1
         return self._assign_to_added(cluster, [machine])

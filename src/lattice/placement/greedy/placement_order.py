@@ -1,5 +1,6 @@
-"""The order in which plan, controller and fit place services: dependencies before their callers, then by
-priority, then the largest replica first. Names decide only between services that are equal in everything else."""
+"""The order in which plan, controller and fit place services: dependencies and targets of affinity before the
+services that need or prefer them near, then by priority, then the largest replica first. Names decide only
+between services that are equal in everything else."""
 
 import hashlib
 from collections import Counter
@@ -21,22 +22,29 @@ SizeKey = tuple[int, int, str, str]
 def placement_order(demands: Mapping[str, Demand]) -> Iterator[list[Demand]]:
     """Yield groups of services in the order of placement; a group is placed together.
 
-    Services that latency limits tie to each other are one group, with the services that only this group calls:
-    these find room beside the dependencies of the group. A group follows the groups that it depends
-    on. Groups that depend on each other in a cycle follow each other directly. A group has the highest
-    priority of its members and of all groups that depend on it: a caller pulls its dependencies forward.
+    Services that latency limits or required affinity tie to each other, and the services of a gang, are one
+    group, with the services that only this group calls: these find room beside the dependencies of the group.
+    A group follows the groups that it depends on, and the groups that its services prefer to be near. Groups
+    that depend on each other in a cycle follow each other directly. A group has the highest priority of its
+    members and of all groups that depend on it: a caller pulls its dependencies forward.
     """
     keys = _size_keys(demands)
     callees = {
         name: [target for target in demand.calls if target in demands and target != name]
         for name, demand in demands.items()
     }
-    root = _group_roots(demands, callees)
+    tied = tied_dependencies(demands)
+    root = _group_roots(demands, callees, tied)
+    # What each service follows: the services that it calls, must be near to, or prefers to be near to.
+    followed = {
+        name: list(dict.fromkeys([*callees[name], *tied[name], *_preferred_targets(demand, demands)]))
+        for name, demand in demands.items()
+    }
     members: dict[str, list[str]] = {}
     for name in demands:
         members.setdefault(root[name], []).append(name)
     edges: dict[str, set[str]] = {group: set() for group in members}
-    for name, targets in callees.items():
+    for name, targets in followed.items():
         edges[root[name]].update(root[target] for target in targets if root[target] != root[name])
     components = _strong_components(edges)
     component_of = {group: number for number, groups in enumerate(components) for group in groups}
@@ -70,7 +78,7 @@ def placement_order(demands: Mapping[str, Demand]) -> Iterator[list[Demand]]:
             key=lambda group: min((-demands[name].priority, keys[name]) for name in members[group]),
         )
         for group in groups:
-            yield _dependencies_first([demands[name] for name in members[group]], callees, keys)
+            yield _dependencies_first([demands[name] for name in members[group]], followed, keys)
         for dependant in dependants[number]:
             waiting[dependant] -= 1
             if not waiting[dependant]:
@@ -83,9 +91,35 @@ def ordered_demands(demands: Iterable[Demand]) -> list[Demand]:
     return [demand for group in groups for demand in group]
 
 
-def _group_roots(demands: Mapping[str, Demand], callees: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Union-find: services with a latency limit between them get the same root, and so does a service without
-    a limit that only such a group calls."""
+def tied_dependencies(demands: Mapping[str, Demand]) -> dict[str, list[str]]:
+    """Return, by service, the services that it must be placed near to: the targets of its latency limits and
+    of its required affinity terms."""
+    tied: dict[str, list[str]] = {}
+    for name, demand in demands.items():
+        targets = [target for _, target in demand.latency_to]
+        for term in demand.near_terms:
+            # The service may be near its own replicas, and waits for no other target then.
+            if name not in term.targets:
+                targets += term.targets
+        tied[name] = [target for target in dict.fromkeys(targets) if target in demands and target != name]
+    return tied
+
+
+def _preferred_targets(demand: Demand, demands: Mapping[str, Demand]) -> list[str]:
+    return [
+        target
+        for term in demand.preferred_terms
+        if not term.is_anti
+        for target in term.targets
+        if target in demands and target != demand.name
+    ]
+
+
+def _group_roots(
+    demands: Mapping[str, Demand], callees: Mapping[str, Sequence[str]], tied: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Union-find: services with a latency limit or required affinity between them and the services of a gang
+    get the same root, and so does a service without a limit that only such a group calls."""
     root = {name: name for name in demands}
 
     def root_of(name: str) -> str:
@@ -94,10 +128,12 @@ def _group_roots(demands: Mapping[str, Demand], callees: Mapping[str, Sequence[s
             name = root[name]
         return name
 
+    first_member: dict[str, str] = {}
     for name, demand in demands.items():
-        for _, target in demand.latency_to:
-            if target in demands:
-                root[root_of(name)] = root_of(target)
+        for target in tied[name]:
+            root[root_of(name)] = root_of(target)
+        if demand.gang:
+            root[root_of(name)] = root_of(first_member.setdefault(demand.gang, name))
     sizes = Counter(root_of(name) for name in demands)
     callers: dict[str, list[str]] = {}
     for name, targets in callees.items():
@@ -128,19 +164,31 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
     """A digest per service of everything but names: of its own demand, then of its neighbours, and so on until
     no further services differ."""
     colours = {name: demand.digest for name, demand in demands.items()}
+    gangs: dict[str, list[str]] = {}
+    for name, demand in demands.items():
+        if demand.gang:
+            gangs.setdefault(demand.gang, []).append(name)
     linked = {
         name: demand
         for name, demand in demands.items()
-        if any(neighbour in demands for neighbour in demand.neighbours)
+        if demand.terms or demand.gang or any(neighbour in demands for neighbour in demand.neighbours)
     }
     distinct = len(set(colours.values()))
     for _ in range(MAX_COLOUR_ROUNDS if linked else 0):
         refined = {}
+        gang_colours = {
+            gang: _digest(sorted(colours[member] for member in members)) for gang, members in gangs.items()
+        }
         for name, demand in linked.items():
             bound = demand.bound_neighbours
             called = sorted((colours.get(target, ""), target in bound) for target in demand.calls)
             callers = sorted((colours.get(caller, ""), is_bound) for caller, is_bound in demand.callers)
-            refined[name] = _digest((colours[name], called, callers))
+            terms = sorted(
+                (term.properties, sorted(colours.get(target, "") for target in term.targets))
+                for term in demand.terms
+            )
+            gang = gang_colours.get(demand.gang, "")
+            refined[name] = _digest((colours[name], called, callers, terms, gang))
         colours |= refined
         previous, distinct = distinct, len(set(colours.values()))
         if distinct == previous:

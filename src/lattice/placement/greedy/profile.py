@@ -5,6 +5,7 @@ from typing import cast
 
 from lattice.engine.plugin import Filter, Profile, Score
 from lattice.placement.model.demand import CHEAPEST_FIRST, Preferences
+from lattice.placement.plugins.filters.affinity import Affinity
 from lattice.placement.plugins.filters.available import Available
 from lattice.placement.plugins.filters.budget import BudgetFilter
 from lattice.placement.plugins.filters.capabilities import Capabilities
@@ -20,6 +21,7 @@ from lattice.placement.plugins.scores.cost import Cost
 from lattice.placement.plugins.scores.least_allocated import LeastAllocated
 from lattice.placement.plugins.scores.overflow_order import OverflowOrder
 from lattice.placement.plugins.scores.owned_first import OwnedFirst
+from lattice.placement.plugins.scores.preferred_affinity import PreferredAffinity
 from lattice.placement.plugins.scores.proximity import Nearness, Proximity
 from lattice.placement.plugins.scores.soft_spread import SoftSpread
 from lattice.placement.plugins.scores.static_headroom import StaticHeadroom
@@ -31,6 +33,7 @@ FILTERS = (
     Residency(),
     Region(),
     Latency(),
+    Affinity(),
     Spread(),
     Overflow(),
     Available(),
@@ -42,6 +45,7 @@ OWNED_FIRST_WEIGHT = 256.0
 OVERFLOW_ORDER_WEIGHT = 128.0
 PROXIMITY_WEIGHT = 64.0
 SOFT_SPREAD_WEIGHT = 16.0
+PREFERRED_AFFINITY_WEIGHT = 4.0
 PREFERENCES_WEIGHT = 1.0
 # Breaks ties between data centers, which all cost nothing.
 STATIC_HEADROOM_WEIGHT = 0.125
@@ -50,7 +54,8 @@ STATIC_HEADROOM_WEIGHT = 0.125
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
     """Return the profile for the preferences: owned before rented, then the order of overflow regions, then
-    the nearness to neighbours with a latency limit, then soft spread, then the preferences.
+    the nearness to neighbours with a latency limit, then soft spread, then preferred affinity, then the
+    preferences.
 
     Every preference is normalised over the candidates. Without preferences the cheapest offer wins.
     """
@@ -61,6 +66,7 @@ def profile_of(preferences: Preferences) -> Profile:
         (OverflowOrder(), OVERFLOW_ORDER_WEIGHT),
         (Proximity(), PROXIMITY_WEIGHT),
         (SoftSpread(), SOFT_SPREAD_WEIGHT),
+        (PreferredAffinity(), PREFERRED_AFFINITY_WEIGHT),
     ]
     for sort, ascending, weight in effective_preferences:
         plugin: object

@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -359,6 +360,16 @@ def _as_reported(kind: MachineType, report: MachineReport | None) -> MachineType
     )
 
 
+class _UnboundReplicas(NamedTuple):
+    """Replicas of one service that are placed on machines of one cluster and class, and not bound."""
+
+    demand: Demand
+    machines: Sequence[int]
+    unbound: int
+    # The number of machines that all replicas of the service use there; 0: not counted.
+    max_machines: int = 0
+
+
 @dataclass
 class ReplicaAssigner:
     """Assigns the replicas of all services to the machines of a fleet: bound replicas first, then unbound
@@ -369,7 +380,7 @@ class ReplicaAssigner:
     # Machine rows by cluster and class; "" is any class.
     _machines_by_class: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     _bound_assignments: list[Assignment] = field(default_factory=list)
-    _unbound_replicas: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
+    _unbound_replicas: list["_UnboundReplicas"] = field(default_factory=list)
 
     def add_service(self, service: LatticeService, demand: Demand) -> None:
         """Queue the replicas of the service by the placements in its status: bound replicas, and the
@@ -392,7 +403,13 @@ class ReplicaAssigner:
             bound = [row for row in rows if row in usable_rows][:desired]
             bound_rows += bound
             if desired > len(bound):
-                self._unbound_replicas.append((demand, usable, desired - len(bound)))
+                unbound = _UnboundReplicas(
+                    demand,
+                    usable,
+                    desired - len(bound),
+                    placement.machines.count if placement.machines else 0,
+                )
+                self._unbound_replicas.append(unbound)
         assignments = self.fleet.replicas.bulk_assignments(demand, bound_rows)
         if assignments is not None:
             self._bound_assignments += assignments
@@ -409,19 +426,30 @@ class ReplicaAssigner:
     def assign_unbound(self) -> None:
         """Assign the queued unbound replicas to the free capacity that bound replicas and bare workloads
         leave."""
-        for demand, usable, count in self._unbound_replicas:
-            _assign_unbound(self.fleet, demand, usable, count)
+        # A replica that must be near others is assigned after them.
+        self._unbound_replicas.sort(key=lambda unbound: bool(unbound.demand.near_terms))
+        for unbound in self._unbound_replicas:
+            _assign_unbound(self.fleet, unbound)
 
 
-def _assign_unbound(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
+def _assign_unbound(fleet: Fleet, unbound: _UnboundReplicas) -> None:
     """Assign replicas in sequence to the best machine that fits; when no machine fits, to the machine with
     most free capacity."""
+    demand, machines, count, max_machines = unbound
+    used = {row for row in machines if fleet.machines.replica_counts[row][demand.name]}
+
+    def accepts(row: int) -> bool:
+        # Further machines are for services that must not share them with this service.
+        is_counted = not max_machines or row in used or len(used) < max_machines
+        return is_counted and fleet.groups.fits_on_machine(demand, row)
+
     feasible = _MachineHeap(machines, lambda rows: fleet.machines.ranks(demand.name, rows))
     for number in range(count):
-        machine = feasible.first(lambda row: fleet.groups.fits_on_machine(demand, row))
+        machine = feasible.first(accepts)
         if machine is None:
             return _overcommit(fleet, demand, machines, count - number)
         fleet.assign_replica(demand, machine)
+        used.add(machine)
         feasible.refresh_first()
     return None
 

@@ -18,9 +18,20 @@ from lattice.kinds.policy import (
     LatticePlacementPolicy,
 )
 from lattice.kinds.service import LatticeService, service_key
+from lattice.placement.affinity.terms import AffinityTerm
 
 RequirementKind = Literal[
-    "label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"
+    "label",
+    "compliance",
+    "capability",
+    "residency",
+    "region",
+    "minRegions",
+    "spread",
+    "latency",
+    "affinity",
+    "antiAffinity",
+    "resource",
 ]
 IgnorableLimit = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
 SortKey = Literal["cost", "availableCapacity", "proximity"]
@@ -50,6 +61,7 @@ class Requirement:
     # By kind: regions, skew, milliseconds, or an amount of the resource.
     amount: int = 0
     label: LabelDemand | None = None
+    term: AffinityTerm | None = None
 
     def __str__(self) -> str:
         match self.kind:
@@ -65,6 +77,8 @@ class Requirement:
                 return f"spread over {self.value} with skew at most {self.amount}"
             case "latency":
                 return f"{self.value} within {self.amount} ms"
+            case "affinity" | "antiAffinity":
+                return self.value
             case "resource":
                 return f"{self.value} of one replica"
         return f"{self.kind} {self.value}"
@@ -130,6 +144,14 @@ class Demand:
     # `replicas.min` of the service; None: `replicas` is fixed and does not follow from the rules.
     min_replicas: int | None = None
     max_replicas: int | None = None  # `replicas.max`
+    preferred_terms: tuple[AffinityTerm, ...] = ()
+    # Required anti-affinity terms of other services that match this service.
+    repelling_terms: tuple[AffinityTerm, ...] = ()
+    # Amounts that each machine must have free beside a replica, for replicas that must share the machine.
+    headroom: tuple[tuple[str, int], ...] = ()
+    # The gang of the service, as namespace/name, and its minimum number of replicas; "": none.
+    gang: str = ""
+    min_member: int = 0
 
     def requirements_of(self, kind: RequirementKind) -> tuple[Requirement, ...]:
         return tuple(requirement for requirement in self.requirements if requirement.kind == kind)
@@ -192,7 +214,7 @@ class Demand:
         requirements = sorted(
             (
                 requirement.kind,
-                "" if requirement.kind == "latency" else requirement.value,
+                "" if requirement.kind == "latency" or requirement.term else requirement.value,
                 requirement.amount,
                 str(requirement.label),
             )
@@ -212,10 +234,44 @@ class Demand:
             self.max_per_node,
             self.priority,
             self.max_replicas,
+            sorted((*term.properties, self.name in term.targets) for term in self.terms),
+            bool(self.gang),
+            self.min_member,
             bool(self.rule_conflict),
             sorted(self.ignored_limits),
         )
         return hashlib.blake2b(repr(properties).encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def own_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required affinity and anti-affinity terms of the service."""
+        return tuple(requirement.term for requirement in self.requirements if requirement.term)
+
+    @cached_property
+    def required_terms(self) -> tuple[AffinityTerm, ...]:
+        """The terms that must hold for a replica: its own, and the anti-affinity terms of other services."""
+        return (*self.own_terms, *self.repelling_terms)
+
+    @cached_property
+    def terms(self) -> tuple[AffinityTerm, ...]:
+        """All affinity terms: required and preferred ones of the service, and those of other services."""
+        return (*self.required_terms, *self.preferred_terms)
+
+    @cached_property
+    def local_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required terms that clusters or machines decide."""
+        return tuple(term for term in self.required_terms if term.is_local)
+
+    @cached_property
+    def near_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required affinity terms, without anti-affinity."""
+        return tuple(term for term in self.own_terms if not term.is_anti)
+
+    @cached_property
+    def has_self_terms(self) -> bool:
+        """Whether the replicas of the service are targets of an own term, so that every replica may change
+        where the next one fits."""
+        return any(self.name in term.targets for term in (*self.own_terms, *self.preferred_terms))
 
     @cached_property
     def needs(self) -> dict[str, int]:
@@ -234,6 +290,14 @@ class Demand:
         share = needs.get("gpu", 0)
         if 0 < share < 1000:
             needs["gpu"] = -(-1000 // (1000 // share))
+        return needs
+
+    @cached_property
+    def hosting_needs(self) -> dict[str, int]:
+        """Free amounts that a machine must have for a replica: its effective needs and the headroom."""
+        needs = dict(self.effective_needs)
+        for name, amount in self.headroom:
+            needs[name] = needs.get(name, 0) + amount
         return needs
 
     @cached_property
@@ -269,10 +333,12 @@ class Demand:
         """The inputs that decide the suitable machine types and the number of machines."""
         needs = tuple(sorted(self.needs.items()))
         # A limit per node counts the replicas of one service, so quotes are not shared between services then.
-        service = self.name if self.max_per_node else ""
+        # Affinity counts the replicas of named services, so quotes are not shared there either.
+        service = self.name if self.max_per_node or self.local_terms else ""
+        terms = (self.local_terms, self.headroom)
         where = (self.tolerations, self.node_selector, self.max_per_node, service, self.usable_reserves)
         machines = (self.gpu_model, self.runtimes, self.refusals)
-        return (needs, machines, self.rules, self.replicas, self.ignored_limits, where)
+        return (needs, machines, self.rules, self.replicas, self.ignored_limits, where, terms)
 
     @cached_property
     def shape(self) -> Hashable:
@@ -286,6 +352,7 @@ class Demand:
             bool(self.bound_neighbours),
             bool(self.preferred_neighbours),
             bool(self.soft_spread),
+            self.name if self.required_terms or self.preferred_terms else "",
         )
 
     def may_use_reserve(self, offer: str) -> bool:
@@ -376,11 +443,13 @@ def resolve_demand(
     callers: Iterable[tuple[str, bool]] = (),
     usable_reserves: Iterable[str] = (),
     refusals: tuple[MachineRefusal, ...] = (),
+    terms: Sequence[AffinityTerm] = (),
 ) -> Demand:
     """Resolve the demand of a service: every requirement of a matching policy holds, and every preference
     counts.
 
-    `callers` are the services that call this service, with whether the caller limits the latency.
+    `callers` are the services that call this service, with whether the caller limits the latency. `terms` are
+    the affinity terms of the service, and the required anti-affinity terms of other services that match it.
     """
     spec = service.spec
     matching = sorted(
@@ -390,6 +459,10 @@ def resolve_demand(
     own = service_source(service.metadata.name)
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
+    for term in terms:
+        if term.is_own and not term.weight and not _is_one_per_node(term, service):
+            kind: RequirementKind = "antiAffinity" if term.is_anti else "affinity"
+            requirements.append(Requirement(kind, str(term), own, term=term))
     for policy in matching:
         requirements.extend(_policy_requirements(policy))
     rules, size_sources = _cluster_rules(matching)
@@ -411,12 +484,16 @@ def resolve_demand(
         usable_reserves=frozenset(usable_reserves),
         tolerations=spec.placement.tolerations,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
-        max_per_node=_max_per_node(service, matching),
+        max_per_node=_max_per_node(service, matching, terms),
         runtimes=frozenset(container.runtime for container in spec.containers.values()),
         refusals=refusals,
         priority=spec.priority,
         min_replicas=spec.min_replicas,
         max_replicas=spec.replicas.max,
+        preferred_terms=tuple(term for term in terms if term.weight),
+        repelling_terms=tuple(term for term in terms if not term.is_own),
+        gang=f"{service.metadata.namespace or DEFAULT_NAMESPACE}/{spec.group.name}" if spec.group else "",
+        min_member=spec.group.min_member if spec.group else 0,
     )
     preferences = _preferences(matching, has_preferred_neighbours=bool(demand.preferred_neighbours))
     return replace(demand, preferences=preferences).with_replica_count()
@@ -446,8 +523,19 @@ def _preferences(
     return tuple(sorted((sort, ascending, weight) for (sort, ascending), weight in weights.items() if weight))
 
 
-def _max_per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
-    """The largest number of replicas on one machine by the spread rules over nodes; 0 without a rule."""
+def _is_one_per_node(term: AffinityTerm, service: LatticeService) -> bool:
+    """Whether the term only keeps the replicas of the service itself on different machines: a limit of one
+    replica per machine."""
+    return term.is_anti and term.key == "node" and term.targets == (service_key(service),)
+
+
+def _max_per_node(
+    service: LatticeService, policies: Sequence[LatticePlacementPolicy], terms: Iterable[AffinityTerm]
+) -> int:
+    """The largest number of replicas on one machine by the spread rules over nodes and by anti-affinity to
+    the service itself; 0 without a rule."""
+    if any(not term.weight and _is_one_per_node(term, service) for term in terms):
+        return 1
     limits = [
         spread.max_skew
         for spread in service.spec.spread

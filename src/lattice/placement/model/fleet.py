@@ -46,8 +46,8 @@ class Fleet:
         self.table = FleetTable(self, offers)
         self.ledgers = OfferLedgers(self.table, budgets)
         self.inventory = ClusterInventory(self.table, self.ledgers, self._journal)
-        self.groups = ClusterGroups(self.table, self.inventory)
         self.replicas = ReplicaIndex(self.table, self.inventory, self._journal)
+        self.groups = ClusterGroups(self.table, self.inventory, self.replicas)
         self.quotes = Quotes(
             self.table, self.ledgers, self.inventory, self.groups, MachineCatalog(self.table.offers)
         )
@@ -55,6 +55,14 @@ class Fleet:
         # By service: the services that must run near it, each with the largest round trip in milliseconds
         # that it allows.
         self.dependants = dependants or {}
+        # Services and workloads that have, or are targets of, a required affinity term.
+        self.affinity_services: frozenset[str] = frozenset()
+        # Services with whose replicas other services must share machines.
+        self.near_targets: frozenset[str] = frozenset()
+        # The demands of each gang, by namespace/name of the gang.
+        self.gangs: Mapping[str, Sequence[Demand]] = {}
+        # Services for which affinity over machines decides which other services share a machine.
+        self.counted_services: frozenset[str] = frozenset()
         self.offers = self.table.offers
         self.machines, self.clusters = self.inventory.machines, self.inventory.clusters
         self.assignments = self.replicas.assignments

@@ -171,7 +171,7 @@ class MachineFit:
     the price of all replicas."""
 
     def __init__(self, catalog: MachineCatalog, demand: Demand) -> None:
-        needs = demand.effective_needs
+        needs = demand.hosting_needs
         self.allowed = catalog.allowed_types(demand)
         self.can_host: Flags = self.allowed.copy()
         per_machine: Integers = np.full(

@@ -161,6 +161,19 @@ class Offer:
         return region in (self.name, self.place.region)
 
 
+def domain_of(offer: Offer, key: str) -> str:
+    """The domain of the offer by the topology key."""
+    match key:
+        case "region":
+            return offer.region
+        case "zone":
+            # Zone names repeat between regions.
+            return f"{offer.region}/{offer.place.zone}"
+        case "provider":
+            return offer.place.provider
+    return offer.name
+
+
 class OfferTable(Table):
     """Table of offers, a row per offer: limits and usage in machines, cores, memory, clusters and GPUs, and
     indexes over the offers."""

@@ -127,7 +127,9 @@ class Quotes:
         quote = self._quote_cache.get(key)
         if quote is not None and quote.version == table.version:
             return quote
-        changed = table.changed_since(quote.version) if quote is not None else None
+        # The replicas in one offer may decide whether a replica fits in another: compute all offers anew.
+        is_incremental = quote is not None and not ask.demand.local_terms
+        changed = table.changed_since(quote.version) if quote is not None and is_incremental else None
         # When over a quarter of the offers changed, the whole quote is computed anew.
         if quote is None or changed is None or len(changed) * 4 > table.count:
             if len(self._quote_cache) >= MAX_CACHED_SHAPES:
@@ -283,6 +285,8 @@ class Quotes:
         table, groups = self._table, self._groups.accepting(demand, overflow)
         if self._inventory.machines.group_ids.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
+        if demand.local_terms:
+            return np.array([self._growth_of(demand, overflow, row) for row in rows.tolist()], np.int64)
         # Two demands with the same accepting groups may grow different groups if only one ignores
         # reservations.
         key = (groups, "reservation" in demand.ignored_limits)
@@ -290,21 +294,27 @@ class Quotes:
         if version != table.version:
             changed = table.changed_since(version) if version != UNSET else None
             for row in range(table.count) if changed is None else changed:
-                growable = self._groups.growable(demand, overflow, row)
-                growth[row] = sum(
-                    min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
-                    for cluster in self._inventory.clusters_by_offer[row].values()
-                    if cluster.group in growable
-                )
+                growth[row] = self._growth_of(demand, overflow, row)
             self._growth_cache[key] = (table.version, growth)
         return growth[rows]
+
+    def _growth_of(self, demand: Demand, overflow: str, row: int) -> int:
+        """The machines that clusters of the offer may still add for the demand."""
+        growable = self._groups.growable(demand, overflow, row)
+        return sum(
+            min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
+            for cluster in self._inventory.clusters_by_offer[row].values()
+            if cluster.group in growable and self._groups.may_grow(demand, cluster)
+        )
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         """Mask of types and rows whose new machines stay within the limits of the offer."""
         table, catalog, demand = self._table, self.catalog, ask.demand
         nodes = self._nodes_left(demand, rows)
         clusters = grows | (table.free(table.resource_index["clusters"])[rows] >= 1)
-        if self._overflow_clusters_left(ask.overflow_source) < 1:
+        if self._overflow_clusters_left(ask.overflow_source) < 1 or not self._groups.may_create_cluster(
+            demand
+        ):
             clusters &= grows
         has_slots: Flags = (nodes >= count) & clusters
         # Only offers with limits on their total number of GPUs are checked.
@@ -413,7 +423,13 @@ class Quotes:
 
     def _has_machine_constraints(self, demand: Demand) -> bool:
         """Whether more than free capacity decides which machines fit the demand."""
-        special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
+        special = (
+            demand.max_per_node
+            or demand.local_terms
+            or demand.node_selector
+            or demand.gpu_model
+            or demand.needs.get("gpu")
+        )
         has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
         return bool(special or has_taints or self._table.offers_with_reserve)
 
@@ -437,7 +453,7 @@ class Quotes:
                 ]
         else:
             mask = machines.column("alive") & accepting & ~machines.column("closed")
-            for resource, amount in demand.effective_needs.items():
+            for resource, amount in demand.hosting_needs.items():
                 mask &= machines.free(machines.add_resource(resource)) >= amount
             if not self._has_machine_constraints(demand):
                 has_free[machines.column("offer")[mask]] = True

@@ -21,6 +21,8 @@ from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPol
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, Remediation, service_key
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.affinity.index import AffinityIndex, AffinityMember, bare_members, service_member
+from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
 from lattice.placement.inputs.joined_machines import joined_machines
 from lattice.placement.inputs.latency import Latencies
@@ -73,6 +75,9 @@ DERIVED_VALUES = (
     DerivedValue("services", (LatticeService,), reads_status=True, reads_tables=False),
     DerivedValue("policies", (LatticePlacementPolicy,), reads_status=True, reads_tables=False),
     DerivedValue("_callers", (LatticeService,), reads_tables=False),
+    DerivedValue("_bare_members", (LatticeWorkload,), reads_tables=False),
+    DerivedValue("_affinity_index", (LatticeService, LatticeWorkload), reads_tables=False),
+    DerivedValue("_affinity_terms", (LatticeService, LatticeWorkload), reads_tables=False),
     DerivedValue("declared_supply", OFFER_KINDS),
     DerivedValue("latencies", OFFER_KINDS),
     DerivedValue("_reserving_offers", OFFER_KINDS),
@@ -177,6 +182,10 @@ class World:
             is_valid = has_same_tables or not reads_tables
             if is_valid and name in previously_derived and not any(kind in affected_by for kind in kinds):
                 derived[name] = previously_derived[name]
+        # Terms may refer to workloads without a service, and the demands hold the terms.
+        if self._affinity_terms != previous._affinity_terms:
+            derived.pop("demands", None)
+            derived.pop("_dependants", None)
         demands = previous._demand_cache
         if len(demands) <= MAX_CACHED_DEMANDS_PER_SERVICE * (len(previous.services) + 100):
             derived["_demand_cache"] = demands
@@ -248,6 +257,26 @@ class World:
         return callers_by_service(self.services.values())
 
     @cached_property
+    def _bare_members(self) -> tuple[AffinityMember, ...]:
+        """The workloads without a service, to which affinity terms refer by label."""
+        return tuple(bare_members(self.of_kind(LatticeWorkload)))
+
+    @cached_property
+    def _affinity_index(self) -> AffinityIndex:
+        members = [service_member(service) for service in self.services.values()]
+        return AffinityIndex([*members, *self._bare_members])
+
+    @cached_property
+    def _affinity_terms(self) -> dict[str, tuple[AffinityTerm, ...]]:
+        """The affinity terms of every service that has some or is matched by some."""
+        terms = {name: self.affinity_terms(service) for name, service in self.services.items()}
+        return {name: resolved for name, resolved in terms.items() if resolved}
+
+    def affinity_terms(self, service: LatticeService) -> tuple[AffinityTerm, ...]:
+        """The affinity terms of the service, and the required anti-affinity terms of others that match it."""
+        return self._affinity_index.terms_for(service)
+
+    @cached_property
     def _dependants(self) -> dict[str, list[tuple[str, int]]]:
         """By service: the services that must run near it, each with the largest round trip in milliseconds
         that it allows."""
@@ -282,6 +311,7 @@ class World:
             for record in self.valid_remediation(service)
             if record.refused
         )
+        terms = self.affinity_terms(service)
         inputs = (
             service_key(service),
             id(service.spec),
@@ -290,12 +320,13 @@ class World:
             callers,
             admitted,
             refusals,
+            terms,
         )
         cached = self._demand_cache.get(inputs)
         if cached is None:
             cached = self._demand_cache[inputs] = (
                 (service.spec, self.policies),
-                resolve_demand(service, self.policies, callers, admitted, refusals),
+                resolve_demand(service, self.policies, callers, admitted, refusals, terms),
             )
         return cached[1]
 
@@ -316,6 +347,26 @@ class World:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
+        gangs: dict[str, list[Demand]] = {}
+        for demand in self.demands.values():
+            if demand.gang:
+                gangs.setdefault(demand.gang, []).append(demand)
+        fleet.gangs = gangs
+        required = [
+            (name, term) for name, terms in self._affinity_terms.items() for term in terms if not term.weight
+        ]
+        fleet.affinity_services = frozenset(
+            member for name, term in required for member in (name, *term.targets)
+        )
+        fleet.near_targets = frozenset(
+            target
+            for name, term in required
+            if term.key == "node" and not term.is_anti and name not in term.targets
+            for target in term.targets
+        )
+        fleet.counted_services = frozenset(
+            member for name, term in required if term.key == "node" for member in (name, *term.targets)
+        )
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         # By occupied cluster: whether every replica in the cluster may use the reserve of the offer.
         is_reserved: dict[str, bool] = {}

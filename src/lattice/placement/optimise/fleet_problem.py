@@ -19,7 +19,7 @@ from lattice.placement.model.demand import ClusterRules, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
 from lattice.placement.model.machine_catalog import is_type_allowed
-from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer, domain_of
 from lattice.placement.optimise.problem import (
     SOLVER_NO_LIMIT,
     Load,
@@ -33,7 +33,6 @@ from lattice.placement.optimise.problem import (
 from lattice.placement.plan.plan import FleetState
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.filters.overflow import overflow_candidates
-from lattice.placement.plugins.filters.spread import domain_of
 
 Vector = tuple[int, ...]
 

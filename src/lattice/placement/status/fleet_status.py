@@ -51,6 +51,7 @@ from lattice.kinds.service import (
 )
 from lattice.lifecycle.service_health import ServiceHealth
 from lattice.placement.explain.blockers import at_failure
+from lattice.placement.greedy.affinity import planned_nodes
 from lattice.placement.greedy.machine_choice import class_counts, machine_counts
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.bill import Bill
@@ -113,6 +114,7 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
     unpriced = unpriced_groups(fleet, name)
+    machines = planned_nodes(name, fleet)
     placements = tuple(
         ServicePlacement(
             pool=pool,
@@ -123,6 +125,7 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
             cost=None
             if (pool, cluster, node_class) in unpriced
             else HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
+            machines=machines.get((cluster, node_class)),
         )
         for (pool, cluster, node_class), count in sorted(
             counts.items(), key=lambda entry: (-entry[1], entry[0])
@@ -235,6 +238,10 @@ def fleet_digest(fleet: Fleet) -> str:
                 )
             ).encode()
         )
+    # What a gang lacks depends on all of its services.
+    for gang, members in sorted(fleet.gangs.items()):
+        demands = [(member.name, member.replicas, member.min_member) for member in members]
+        digest.update(repr((gang, demands)).encode())
     return digest.hexdigest()
 
 

@@ -339,6 +339,6 @@ def _node_events(previous: NodeInfo | None, current: NodeInfo) -> Iterable[Clust
         yield ClusterEvent.NODE_READY if is_open else ClusterEvent.NODE_UNAVAILABLE
     if any(
         getattr(previous, name) != getattr(current, name)
-        for name in ("labels", "taints", "licences", "runtimes", "image", "price")
+        for name in ("labels", "taints", "licences", "runtimes", "image", "price", "is_under_pressure")
     ):
         yield ClusterEvent.NODE_CHANGED

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lattice.kinds.meta.quantity import MILLI
+from lattice.kinds.qos import qos_of
 from lattice.kinds.workload import DesiredRun, LatticeWorkload
 from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.wire import agent_pb2 as pb
@@ -24,8 +25,8 @@ def encode_assignment(
     path: str, workload: LatticeWorkload, run: DesiredRun, env: Mapping[str, str]
 ) -> pb.Assignment:
     """The assignment message for a workload with its desired run and its environment variables."""
-    spec, limits = workload.spec, workload.spec.limit_amounts
-    gpu_milli = spec.request_amounts.get("gpu", 0)
+    spec, limits, requests = workload.spec, workload.spec.limit_amounts, workload.spec.request_amounts
+    gpu_milli = requests.get("gpu", 0)
     return pb.Assignment(
         workload=path,
         uid=workload.metadata.uid,
@@ -43,6 +44,9 @@ def encode_assignment(
         # A request above one GPU gets whole GPUs.
         gpu_milli=gpu_milli if gpu_milli < MILLI else 0,
         restart="" if spec.restart_policy == "Always" else spec.restart_policy,
+        qos=qos_of(spec).name,
+        cpu_request=requests.get("cpu", 0),
+        memory_request=requests.get("memory", 0),
     )
 
 
