@@ -36,9 +36,15 @@ class InsufficientCapacity:
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
-            Shortfall("capacity", "1 more machine", "none", "1")
-        ]
+        limits = list(exceeded_limits(self.ask, fleet_of(table), row))
+        if limits:
+            return limits
+        # Affinity may admit only machines and clusters that exist.
+        near = [term for term in self.ask.demand.near_terms if term.is_local]
+        if near:
+            subject = f"a {near[0].key} with {near[0].text} that takes one more replica"
+            return [Shortfall(subject, "1", "none", "1")]
+        return [Shortfall("capacity", "1 more machine", "none", "1")]
 
 
 def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
