@@ -122,11 +122,10 @@ class ClusterGroups:
         return not is_placed and demand.name not in term.targets
 
     def _is_met_anywhere(self, demand: Demand, term: AffinityTerm) -> bool:
-        """Whether the affinity term restricts no place: the replica is the first target, or the demand
-        ignores dependencies that are not placed."""
-        if self.is_first_target(demand, term):
-            return True
-        return "dependencies" in demand.ignored_limits and self.is_waiting_for(demand, term)
+        """Whether the affinity term restricts no cluster and no machine: the replica is the first target, or no
+        target is placed. Then the filter Affinity rejects every offer, unless the demand ignores
+        dependencies."""
+        return self.is_first_target(demand, term) or self.is_waiting_for(demand, term)
 
     def _meets_local_terms(self, demand: Demand, machine: int) -> bool:
         """Whether the replicas on the machine and in its cluster meet the terms of the demand; an unclaimed

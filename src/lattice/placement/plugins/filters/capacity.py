@@ -37,11 +37,17 @@ class InsufficientCapacity:
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
         offer = fleet_of(table).offers[row]
-        if offer.is_manual:
+        # Affinity may admit only machines and clusters that exist; a cluster may claim a joined machine.
+        near = [term for term in self.ask.demand.near_terms if term.is_local]
+        if offer.is_manual and not any(term.key == "node" for term in near):
             return [join_shortfall(self.ask.demand, offer)]
-        return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
-            Shortfall("capacity", "1 more machine", "none", "1")
-        ]
+        limits = list(exceeded_limits(self.ask, fleet_of(table), row))
+        if limits and not offer.is_manual:
+            return limits
+        if near:
+            subject = f"a {near[0].key} with {near[0].text} that takes one more replica"
+            return [Shortfall(subject, "1", "none", "1")]
+        return [Shortfall("capacity", "1 more machine", "none", "1")]
 
 
 def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
