@@ -414,6 +414,7 @@ class Quotes:
     def _has_machine_constraints(self, demand: Demand) -> bool:
         """Whether more than free capacity decides which machines fit the demand."""
         special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
+        special = special or demand.refusals or demand.runtimes & self._inventory.lacking_runtimes
         has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
         return bool(special or has_taints or self._table.offers_with_reserve)
 

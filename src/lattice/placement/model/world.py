@@ -33,6 +33,7 @@ from lattice.placement.inputs.ledger_math import (
     rate_cap,
     time_left_in_month,
 )
+from lattice.placement.inputs.observed_machines import placement_records
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.current_state import (
     EMPTY_LAYOUT,
@@ -47,7 +48,7 @@ from lattice.placement.model.current_state import (
 from lattice.placement.model.demand import Demand, MachineRefusal, callers_by_service, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply, placement_records
+from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply
 
 OFFER_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
