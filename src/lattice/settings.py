@@ -23,6 +23,7 @@ CONTROLLER_NAMES = (
     "figures",
     "garbage",
     "jointokens",
+    "ledgers",
     "nodes",
     "replicas",
     "scheduling",

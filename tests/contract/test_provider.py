@@ -25,7 +25,7 @@ from lattice.providers.protocol import (
     Provider,
     ProvisioningRejected,
     ProvisioningUnavailable,
-    adapter_names,
+    adapter_name,
 )
 
 AGENT = Path(__file__).parents[1] / "build" / "fake_agent.py"
@@ -129,12 +129,14 @@ async def test_manual_provider_creates_nothing_and_says_what_to_do() -> None:
     assert "lattice tokens create --pool" in str(rejection.value)
     await asyncio.gather(provider.delete("n1"), provider.delete("never-was"))
     assert list(await provider.list()) == []
+    assert await provider.runtimes() is None, "unknown until a machine joins"
     await provider.close()
 
 
 def test_names_of_adapters_say_which_provider_is_manual() -> None:
     providers: dict[str, Provider] = {"metal": ManualProvider("metal"), "cloud": FakeProvider(clock)}
-    assert adapter_names(providers) == {"metal=manual", "cloud"}
+    names = {adapter_name(name, provider) for name, provider in providers.items()}
+    assert names == {"metal=manual", "cloud"}
 
 
 @each_provider

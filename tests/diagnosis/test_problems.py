@@ -137,7 +137,7 @@ def test_drains_and_cordons() -> None:
     assert not is_wrong(problems)
 
 
-def test_most_severe_and_oldest_come_first_with_cause_and_command() -> None:
+def test_severe_and_old_come_first_with_cause_and_command() -> None:
     objects = FleetObjects(
         services=[a_service("Degraded", name="api"), DOWN],
         workloads=[CRASHING],

@@ -60,14 +60,14 @@ def test_every_answer_has_an_audit_id_and_is_not_cached(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "path", ["/api", "/apis", "/apis/lattice.dev/v1alpha1", "/openapi/v2", "/openapi/v3", "/version"]
 )
-def test_discovery_answers_not_modified_to_a_client_that_has_the_document(wire: Wire, path: str) -> None:
+def test_discovery_answers_not_modified_for_a_cached_document(wire: Wire, path: str) -> None:
     first = wire.get(path)
     again = wire.ask("GET", path, accept="application/json", if_none_match=first.headers["Etag"])
     assert (first.status, again.status, again.raw) == (200, 304, b"")
     assert wire.ask("GET", path, if_none_match='"another"').status == 200
 
 
-def test_large_answers_are_compressed_for_clients_that_accept_it(wire: Wire) -> None:
+def test_large_answers_are_compressed_for_accepting_clients(wire: Wire) -> None:
     for i in range(3):
         body = configmap(f"large-{i}", {"text": "x" * 100_000})
         assert wire.post(CONFIGMAPS, body).status == 201
@@ -187,7 +187,7 @@ def test_finalize_replaces_the_finalizers_of_a_namespace(wire: Wire) -> None:
     assert answer.value["spec"]["finalizers"] == ["kubernetes", "example.org/x"]
 
 
-def test_local_access_review_asks_about_the_namespace_of_its_path(wire: Wire) -> None:
+def test_local_access_review_asks_about_its_own_namespace(wire: Wire) -> None:
     spec: dict[str, Any] = {
         "user": "vic",
         "groups": ["lattice:viewers"],
@@ -270,13 +270,13 @@ def handshake(wire: Wire, origin: str) -> Answer:
     return wire.ask("GET", "/api/v1/namespaces/nope/configmaps/x?watch=1", origin=origin, **headers)
 
 
-def test_websocket_of_a_foreign_page_with_a_client_certificate_is_refused(wire: Wire) -> None:
+def test_websocket_of_a_foreign_page_with_a_cert_is_refused(wire: Wire) -> None:
     refused(handshake(wire, "https://evil.example"), 403, "Forbidden", "may not open a WebSocket")
     own = wire.server.url
     assert handshake(wire, own).status == 404
 
 
-def test_connections_close_when_the_client_of_a_websocket_leaves(wire: Wire, token: str) -> None:
+def test_connections_close_when_a_websocket_client_leaves(wire: Wire, token: str) -> None:
     def watches() -> Iterator[float]:
         for line in wire.get("/metrics", accept="text/plain").raw.decode().splitlines():
             if line.startswith("lattice_watches"):

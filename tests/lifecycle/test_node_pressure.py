@@ -10,7 +10,7 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import NodeStatus, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
-from lattice.lifecycle.node_pressure import PressureThresholds, next_victim, pressure_conditions
+from lattice.lifecycle.node_health import PressureThresholds, next_victim, pressure_conditions
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 1 << 30

@@ -624,13 +624,13 @@ def test_succeeded_run_is_over_until_the_revision_changes() -> None:
     assert changed.action is Action.RESCHEDULE
 
 
-def test_replica_of_a_service_waits_for_a_change_only_if_no_restart_can_help() -> None:
+def test_service_replica_waits_only_if_no_restart_can_help() -> None:
     for failure, action in (("COMMAND_NOT_FOUND", "MarkFailed"), ("PORT_BIND_CONFLICT", "BackoffWait")):
         decision = decide(an_input(**STARTED, is_service_replica=True, report=a_report("Failed", 3, failure)))
         assert decision.action == action, failure
 
 
-def test_replica_that_runs_without_being_ready_keeps_its_failures() -> None:
+def test_replica_that_runs_without_readiness_keeps_its_failures() -> None:
     decision = decide(
         an_input(retry=a_retry(3, 4), last_action=an_action("Recreate", 9000), report=a_report("Running", 4))
     )

@@ -301,7 +301,31 @@ class Leadership:
         requests."""
         while self.election.term == term:
             try:
-                await self._write_lease(term)
+                entry = await self.store.get(LEASE_KEY)
+                resource = Lease.resource
+                lease = Lease(
+                    api_version=resource.api_version,
+                    kind=resource.kind,
+                    metadata=Metadata(
+                        name=LEASE_KEY.name,
+                        namespace=LEASE_KEY.namespace,
+                        annotations={
+                            AGENTS_ADDRESS_ANNOTATION: self.agents_address(),
+                            API_URL_ANNOTATION: self.api_url(),
+                        },
+                    ),
+                    spec=LeaseSpec(
+                        holder_identity=term.holder,
+                        lease_transitions=term.number,
+                        acquire_time=format_micro_time(self.clock.now().replace(microsecond=0)),
+                    ),
+                )
+                write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
+                # Fenced and compared: a paused former leader must not overwrite the addresses of the next leader.
+                await self.store.commit(
+                    [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)],
+                    fence=term,
+                )
                 self._has_led = True
                 return None
             # Another server has begun the next term: end this term now, before the lease expires.
@@ -317,32 +341,6 @@ class Leadership:
         deadline = self.clock.monotonic() + FIRST_TERM_TIMEOUT_S
         while not self._has_led and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.01)
-
-    async def _write_lease(self, term: Term) -> None:
-        entry = await self.store.get(LEASE_KEY)
-        resource = Lease.resource
-        lease = Lease(
-            api_version=resource.api_version,
-            kind=resource.kind,
-            metadata=Metadata(
-                name=LEASE_KEY.name,
-                namespace=LEASE_KEY.namespace,
-                annotations={
-                    AGENTS_ADDRESS_ANNOTATION: self.agents_address(),
-                    API_URL_ANNOTATION: self.api_url(),
-                },
-            ),
-            spec=LeaseSpec(
-                holder_identity=term.holder,
-                lease_transitions=term.number,
-                acquire_time=format_micro_time(self.clock.now().replace(microsecond=0)),
-            ),
-        )
-        write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
-        # Fenced and compared: a paused former leader must not overwrite the addresses of the next leader.
-        await self.store.commit(
-            [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term
-        )
 
     async def _run_controllers(self, term: Term) -> None:
         """Run the controllers until the term is over. After a failure, which is logged, all controllers start

@@ -230,7 +230,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Entry point of the program: run the command line and exit with the command's exit code."""
     try:
-        _reopen_closed_streams()
+        # Open the null device in place of every standard stream that the caller closed.
+        # The number of a closed stream would go to the next file that the program opens, and prints would end up
+        # in that file.
+        for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+            if getattr(sys, name) is None:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+                setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the program runs
         # gRPC reads the variable when its library loads; at the default level gRPC logs every failed connection itself.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Set by the completion script of the shell, not by users.
@@ -241,18 +249,6 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(code)
-
-
-def _reopen_closed_streams() -> None:
-    """Open the null device in place of every standard stream that the caller closed."""
-    # The number of a closed stream would go to the next file that the program opens, and prints would end up
-    # in that file.
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.close(number)
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the program runs
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
 from lattice.kinds.meta.validator import did_you_mean
 from lattice.lifecycle.eviction import DecidedEvictions
-from lattice.lifecycle.node_health import NodeTimeouts
-from lattice.lifecycle.node_pressure import DEFAULT_THRESHOLDS, PressureThresholds
+from lattice.lifecycle.node_health import DEFAULT_THRESHOLDS, NodeTimeouts, PressureThresholds
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 from lattice.placement.feed.placement_input import PricingTables

@@ -6,7 +6,7 @@ from typing import Any
 
 from lattice.diagnosis.blocker import Blocker
 from lattice.diagnosis.problems import SEVERITIES, Problem, is_wrong
-from lattice.diagnosis.service import CountedBlocker, ServiceDiagnosis
+from lattice.diagnosis.service import ServiceDiagnosis
 from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.service import LatticeService
@@ -53,14 +53,13 @@ def service_document(
         "isAvailable": health.is_available,
         "since": diagnosis.since,
         "answer": diagnosis.answer,
-        "blockers": [_counted(counted) for counted in diagnosis.blockers],
+        "blockers": [
+            (blocker_document(counted.blocker) | {"replicas": counted.replicas, "first": counted.first})
+            for counted in diagnosis.blockers
+        ],
         "replicas": [replica_document(replica) for replica in listed[:MAX_REPLICAS]],
         "replicasOmitted": max(0, len(listed) - MAX_REPLICAS),
     }
-
-
-def _counted(counted: CountedBlocker) -> Document:
-    return blocker_document(counted.blocker) | {"replicas": counted.replicas, "first": counted.first}
 
 
 def replica_document(replica: LatticeWorkload) -> Document:
@@ -85,7 +84,8 @@ def workload_document(workload: LatticeWorkload, blocker: Blocker | None) -> Doc
     """The answer to the question why a workload is not running."""
     status = workload.status
     state = status.actual_state
-    answer = f"{state}: {blocker.cause}." if blocker else f"It runs on node {_node(workload)} and is ready."
+    node = status.binding.node if status.binding else "none"
+    answer = f"{state}: {blocker.cause}." if blocker else f"It runs on node {node} and is ready."
     retry = current_retry(workload)
     if blocker is None and retry is not None and retry.attempts:
         answer += f" It failed before ({pluralize(retry.attempts, 'failure')}): {failure_text(workload)}."
@@ -95,10 +95,6 @@ def workload_document(workload: LatticeWorkload, blocker: Blocker | None) -> Doc
         "blockers": [blocker_document(blocker)] if blocker else [],
         **replica_document(workload),
     }
-
-
-def _node(workload: LatticeWorkload) -> str:
-    return workload.status.binding.node if workload.status.binding else "none"
 
 
 def problems_document(problems: Sequence[Problem]) -> Document:

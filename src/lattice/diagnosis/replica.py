@@ -54,9 +54,23 @@ def replica_name(replica: LatticeWorkload) -> str:
 def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
     """Return the first stage that keeps the workload from being ready, or None if it is ready."""
     if is_terminating(replica):
-        return _deleting(replica)
+        node = replica.status.binding.node if replica.status.binding else ""
+        waits = f"it is being deleted, and node {node} has not confirmed that it has ended" if node else ""
+        return Blocker(
+            "Deleting",
+            replica_name(replica),
+            waits or "it is being deleted",
+            since=replica.metadata.deletion_timestamp or "",
+            next="the object goes as soon as no node can run the workload",
+        )
     if has_succeeded(replica):
-        return _succeeded(replica)
+        return Blocker(
+            "Succeeded",
+            replica_name(replica),
+            f"it ended with exit code 0, and its restartPolicy is {replica.spec.restart_policy}",
+            since=replica.status.state_since or "",
+            exit_code=0,
+        )
     if replica.spec.desired_state != "Running":
         return Blocker(
             "Stopped",
@@ -77,28 +91,6 @@ def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
         or _evicting(replica)
         or (_failure(replica) if is_failing(replica) else None)
         or _starting(replica)
-    )
-
-
-def _deleting(replica: LatticeWorkload) -> Blocker:
-    node = replica.status.binding.node if replica.status.binding else ""
-    waits = f"it is being deleted, and node {node} has not confirmed that it has ended" if node else ""
-    return Blocker(
-        "Deleting",
-        replica_name(replica),
-        waits or "it is being deleted",
-        since=replica.metadata.deletion_timestamp or "",
-        next="the object goes as soon as no node can run the workload",
-    )
-
-
-def _succeeded(replica: LatticeWorkload) -> Blocker:
-    return Blocker(
-        "Succeeded",
-        replica_name(replica),
-        f"it ended with exit code 0, and its restartPolicy is {replica.spec.restart_policy}",
-        since=replica.status.state_since or "",
-        exit_code=0,
     )
 
 

@@ -69,7 +69,22 @@ def diagnose_service(
     if crashing is not None and is_crashing and not health.is_available:
         since = min(since or "~", crashing.last_transition_time or "~").removeprefix("~")
     blockers = list(_service_blockers(service, health, replicas))
-    blockers += _replica_blockers(service, replicas, facts)
+    # The blockers of the replicas: equal ones, apart from names and amounts, are counted together.
+    grouped: dict[tuple[str, str], CountedBlocker] = {}
+    for replica in sorted(replicas, key=lambda replica: replica.spec.slot):
+        # A replica that terminates is on its way out: others take its place.
+        if is_terminating(replica) and not service.metadata.deletion_timestamp:
+            continue
+        blocker = diagnose_replica(replica, facts)
+        if blocker is None:
+            continue
+        key = (blocker.stage, without_amounts(blocker.cause))
+        previous = grouped.get(key)
+        if previous is None:
+            grouped[key] = CountedBlocker(blocker, 1, replica.metadata.name)
+        else:
+            grouped[key] = replace(previous, replicas=previous.replicas + 1)
+    blockers += list(grouped.values())
     blockers.sort(key=lambda counted: counted.blocker.rank)
     crashes = crashing.message if crashing is not None and is_crashing else ""
     return ServiceDiagnosis(health, since, tuple(blockers), crashes)
@@ -152,24 +167,3 @@ def _rollout_blocker(service: LatticeService) -> Blocker | None:
         fix="correct the new revision, or apply the previous one again",
         command=f"lattice describe service/{name}",
     )
-
-
-def _replica_blockers(
-    service: LatticeService, replicas: Sequence[LatticeWorkload], facts: Facts
-) -> list[CountedBlocker]:
-    """The blockers of the replicas: equal ones, apart from names and amounts, are counted together."""
-    grouped: dict[tuple[str, str], CountedBlocker] = {}
-    for replica in sorted(replicas, key=lambda replica: replica.spec.slot):
-        # A replica that terminates is on its way out: others take its place.
-        if is_terminating(replica) and not service.metadata.deletion_timestamp:
-            continue
-        blocker = diagnose_replica(replica, facts)
-        if blocker is None:
-            continue
-        key = (blocker.stage, without_amounts(blocker.cause))
-        previous = grouped.get(key)
-        if previous is None:
-            grouped[key] = CountedBlocker(blocker, 1, replica.metadata.name)
-        else:
-            grouped[key] = replace(previous, replicas=previous.replicas + 1)
-    return list(grouped.values())

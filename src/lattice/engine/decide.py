@@ -232,7 +232,15 @@ class ShapeCache:
             return
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
-            fixed = _fixed_cache_of(ask, table, self.plugins)
+            # Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped
+            # when the caches are full.
+            key = (self.plugins.profile, ask.fixed_shape)
+            cache: FixedCache | None = table.fixed_caches.get(key)
+            if cache is None:
+                drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
+                cache = table.fixed_caches[key] = FixedCache()
+            cache.refresh(ask, table, self.plugins)
+            fixed = cache
         # Evaluating only the changed rows is enough while no aggregate changes and `reasons` holds the masks
         # that the fixed cache updates. The fixed cache makes new masks when it evaluates all rows.
         is_incremental = (
@@ -267,18 +275,6 @@ class ShapeCache:
         for reason, mask in reasons.items():
             self._row_reasons[reason][subset.selection] = mask
         return True
-
-
-def _fixed_cache_of(ask: Ask, table: Table, plugins: ActivePlugins) -> FixedCache:
-    """Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped when the
-    caches are full."""
-    key = (plugins.profile, ask.fixed_shape)
-    cache: FixedCache | None = table.fixed_caches.get(key)
-    if cache is None:
-        drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
-        cache = table.fixed_caches[key] = FixedCache()
-    cache.refresh(ask, table, plugins)
-    return cache
 
 
 def evaluate(

@@ -55,6 +55,8 @@ PROGRESSING_CONDITION = "Progressing"
 ROLLOUT_COMPLETE = "Complete"
 # The reason of Progressing while the surge replica of a rollout waits for a node.
 NO_SURGE_CAPACITY = "NoRoomForSurge"
+# The reason of Progressing while a scale-down waits for replicas that are not ready.
+SCALE_DOWN_WAITS = "ScaleDownWaits"
 # Condition: whether at least `replicas.min` replicas are ready.
 AVAILABLE_CONDITION = "Available"
 # Condition: whether replicas fail again and again.

@@ -27,7 +27,7 @@ from lattice.lifecycle.eviction import (
     EvictionState,
     is_available,
 )
-from lattice.lifecycle.node_pressure import is_under_pressure
+from lattice.lifecycle.node_health import is_under_pressure
 
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"

@@ -2,7 +2,7 @@
 that have joined."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -34,6 +34,8 @@ class IdleNode:
     created_at: str = ""
     # A user has changed the spec of the node, for example its taints.
     is_edited: bool = False
+    # The owner of the machine joined it: the machine says nothing about machines that Lattice buys.
+    is_joined_machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,10 @@ def observe_replicas(
                 for replica in replicas
                 if replica.status.binding is not None and replica.status.binding.node in live_nodes
             )
-        if service.status.remediation and _is_rolled_out(service, replicas):
-            rolled_out.add(name)
+        if service.status.remediation:
+            revision = workload_template(service).revision
+            if all(replica.spec.revision == revision and replica.status.ready for replica in replicas):
+                rolled_out.add(name)
         if _has_new_machine_needs(service, replicas):
             updated.add(name)
     for orphans in owned.values():
@@ -176,14 +180,14 @@ def _idle_nodes(
         ):
             continue
         metadata = node.metadata
-        idle_node = IdleNode(metadata.name, metadata.creation_timestamp or "", metadata.generation > 1)
+        idle_node = IdleNode(
+            metadata.name,
+            metadata.creation_timestamp or "",
+            metadata.generation > 1,
+            node.is_joined_machine,
+        )
         idle[_node_group(node)] = (*idle.get(_node_group(node), ()), idle_node)
     return idle
-
-
-def _is_rolled_out(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> bool:
-    revision = workload_template(service).revision
-    return all(replica.spec.revision == revision and replica.status.ready for replica in replicas)
 
 
 def _blocked_node_groups(

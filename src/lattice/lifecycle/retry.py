@@ -25,6 +25,8 @@ FINAL_FAILURES = frozenset(
 )
 # A failure that is final only for a workload without a service: the other program may release the port.
 PORT_CONFLICT = "PORT_BIND_CONFLICT"
+# Failures that no retry of a replica of a service can mend.
+FINAL_SERVICE_FAILURES = FINAL_FAILURES - {PORT_CONFLICT}
 # A run that ended with exit code 0 although the workload should run.
 EXITED = "EXITED"
 # Failures before the program started: under restartPolicy Never such a workload is still started.

@@ -104,20 +104,25 @@ def next_steps(
     removable = _removal_order([*diff.outdated, *diff.surplus], live)
     stop = _removable(removable, max(total, min_ready), live)
     current = [replica for replica in live if replica.revision == revision]
+    is_ready = sum(replica.is_ready for replica in current) >= total
     failed_surge = _failed_surge(current, total, live, limits) if diff.outdated and not stop else None
     if failed_surge is not None:
-        return RolloutSteps(stop=(failed_surge.name,), is_rolling=True, failure=failed_surge.failure)
+        return RolloutSteps(
+            stop=(failed_surge.name,), is_rolling=True, is_ready=is_ready, failure=failed_surge.failure
+        )
     staying = [replica for replica in live if replica.name not in stop]
     start = _node_groups_to_start(diff.missing, total, staying, replicas)
-    if diff.outdated and final_failure and len(staying) >= total:
-        return RolloutSteps((), stop, is_rolling=True, failure=final_failure)
+    # A surge replica that still runs beside other workloads may become ready after a manual retry.
+    has_surge = len(live) > total and bool(current)
+    if diff.outdated and final_failure and len(staying) >= total and not has_surge:
+        return RolloutSteps((), stop, is_rolling=True, is_ready=is_ready, failure=final_failure)
     failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
     unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
     return RolloutSteps(
         start,
         stop,
         is_rolling=bool(diff.outdated),
-        is_ready=sum(replica.is_ready for replica in current) >= total,
+        is_ready=is_ready,
         is_waiting=not diff.outdated and len(stop) < len(removable),
         failure=min(failing)[1] if failing else "",
         unschedulable_reason=unschedulable[0] if unschedulable else "",

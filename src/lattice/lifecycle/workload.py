@@ -25,10 +25,10 @@ from lattice.lifecycle.retry import (
     EVICTED_FROM_NODE,
     EXITED,
     FINAL_FAILURES,
+    FINAL_SERVICE_FAILURES,
     NODE_FAULTS,
     NODE_LOST,
     NOT_STARTED_FAILURES,
-    PORT_CONFLICT,
     UNCOUNTED_FAILURES,
     RetryPolicy,
     backoff_remaining,
@@ -508,8 +508,7 @@ def failure_message_for(report: Report, failure: str) -> str:
 
 def _final_reason(inputs: WorkloadInput, failure: str) -> str:
     """Why the failed workload is not restarted without a change; empty if a restart follows."""
-    may_pass = failure == PORT_CONFLICT and inputs.is_service_replica
-    if failure in FINAL_FAILURES and not may_pass:
+    if failure in (FINAL_SERVICE_FAILURES if inputs.is_service_replica else FINAL_FAILURES):
         return "a retry would fail again"
     if inputs.restart_policy == "Never" and failure not in NOT_STARTED_FAILURES:
         return "its restartPolicy is Never"

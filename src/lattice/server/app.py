@@ -175,7 +175,15 @@ class App:
         routed = expand_short_path(RoutedRequest(method, request.path, request.query, content_type))
         routed = expand_watch_path(routed)
         if method != "GET":
-            _reject_form(content_type)
+            # Reject a write that a page of another site could send with the client certificate of the
+            # browser.
+            media = content_type.partition(";")[0].strip().lower()
+            if media in FORM_MEDIA_TYPES:
+                raise UnsupportedMediaType(
+                    f"the body of the request was in an unknown format - accepted media types include: {JSON},"
+                    f" application/yaml; got {media}",
+                    fix=f"set Content-Type: {JSON}",
+                )
         path, parts = routed.path, routed.path_parts
         # No object name contains a slash. Once decoded, an encoded slash would select a different object.
         if "%2f" in request.raw_path.partition("?")[0].lower():
@@ -392,17 +400,6 @@ def _error_reply(error: LatticeError, target: Target | None) -> Reply:
         error.status,
         headers=headers,
     )
-
-
-def _reject_form(content_type: str) -> None:
-    """Reject a write that a page of another site could send with the client certificate of the browser."""
-    media = content_type.partition(";")[0].strip().lower()
-    if media in FORM_MEDIA_TYPES:
-        raise UnsupportedMediaType(
-            f"the body of the request was in an unknown format - accepted media types include: {JSON},"
-            f" application/yaml; got {media}",
-            fix=f"set Content-Type: {JSON}",
-        )
 
 
 def _review_of_path(parts: list[str]) -> tuple[str, str | None] | None:

@@ -415,7 +415,7 @@ async def test_preempted_workload_stops_before_rescheduling() -> None:
         assert (world.overlaps, world.live()) == ([], ["n1"])
 
 
-async def test_replica_of_a_service_is_reported_failed_and_restarted_until_it_runs() -> None:
+async def test_service_replica_is_reported_failed_and_still_restarted() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 7})
         await world.add(a_workload(service="web"))
@@ -435,7 +435,7 @@ async def test_replica_of_a_service_is_reported_failed_and_restarted_until_it_ru
         assert (world.attempts(), failed and failed.status) == (0, "False")
 
 
-async def test_job_that_succeeds_is_never_run_again_and_frees_its_ports() -> None:
+async def test_job_that_succeeds_never_runs_again_and_frees_its_ports() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload(restartPolicy="OnFailure"))

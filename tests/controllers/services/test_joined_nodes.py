@@ -2,7 +2,7 @@
 
 import msgspec
 from build.cluster_world import a_cluster, running_cluster_controller
-from build.joined_machines import a_joined_machine
+from build.joined_machines import a_joined_machine, manual_adapters
 from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_pool, a_service
 
@@ -13,7 +13,6 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding
 
-MANUAL = frozenset({"aws", "metal=manual"})
 RACK = {"provider": "metal", "classes": []}
 
 
@@ -29,8 +28,8 @@ async def run_all(fleet: RunningFleet, name: str = "box") -> None:
     await fleet.wait_for_caches()
 
 
-async def test_placement_claims_the_machine_in_the_commit_of_the_placement() -> None:
-    async with running_fleet(a_pool(**RACK), a_joined_machine(), adapters=MANUAL) as fleet:
+async def test_placement_claims_the_machine_in_its_own_commit() -> None:
+    async with running_fleet(a_pool(**RACK), a_joined_machine(), adapters=manual_adapters) as fleet:
         assert node(fleet).spec.cluster == ""
         await fleet.apply(a_service(replicas=2))
         await fleet.converge()
@@ -48,9 +47,9 @@ async def test_placement_claims_the_machine_in_the_commit_of_the_placement() -> 
         assert len(await fleet.events("NodeClaimed")) == 1
 
 
-async def test_idle_machine_goes_back_to_its_pool_and_serves_another_service() -> None:
+async def test_idle_machine_returns_to_its_pool_for_another_service() -> None:
     async with running_fleet(
-        a_pool(**RACK), a_joined_machine(), a_service(replicas=1), adapters=MANUAL
+        a_pool(**RACK), a_joined_machine(), a_service(replicas=1), adapters=manual_adapters
     ) as fleet:
         await fleet.converge()
         await run_all(fleet)
@@ -67,7 +66,7 @@ async def test_idle_machine_goes_back_to_its_pool_and_serves_another_service() -
 
 async def test_machine_with_a_bound_replica_is_not_given_back() -> None:
     async with running_fleet(
-        a_pool(**RACK), a_joined_machine(), a_service(replicas=1), adapters=MANUAL
+        a_pool(**RACK), a_joined_machine(), a_service(replicas=1), adapters=manual_adapters
     ) as fleet:
         await fleet.converge()
         await run_all(fleet)
@@ -78,7 +77,11 @@ async def test_machine_with_a_bound_replica_is_not_given_back() -> None:
 
 async def test_pool_mixes_joined_and_made_machines() -> None:
     async with running_fleet(
-        a_class(), a_pool(), a_joined_machine(cores=2), a_service(replicas=4, memory=1), adapters=MANUAL
+        a_class(),
+        a_pool(),
+        a_joined_machine(cores=2),
+        a_service(replicas=4, memory=1),
+        adapters=manual_adapters,
     ) as fleet:
         await fleet.converge()
         assert fleet.machines() == {"p1-001": {"m": 1}}
@@ -90,7 +93,7 @@ async def test_pool_mixes_joined_and_made_machines() -> None:
 
 
 async def test_machine_that_joins_late_serves_a_waiting_service() -> None:
-    async with running_fleet(a_pool(**RACK), a_service(replicas=1), adapters=MANUAL) as fleet:
+    async with running_fleet(a_pool(**RACK), a_service(replicas=1), adapters=manual_adapters) as fleet:
         await fleet.converge()
         placed = fleet.condition("Placed")
         assert placed is not None

@@ -42,7 +42,7 @@ def lots(ledger: LatticeLedger) -> list[tuple[str, int, int, bool]]:
     ]
 
 
-async def test_price_change_reprices_running_machines_from_that_moment() -> None:
+async def test_price_change_reprices_machines_from_that_moment() -> None:
     """The audit's M5: 0.10 becomes 0.50, and the ledger went on paying 0.10 for what ran."""
     async with running_fleet(
         a_pool(), a_class(price=0.1), a_service(cores=4, replicas=2), clock=VirtualClock()
@@ -83,7 +83,7 @@ async def test_price_table_reprices_without_a_changed_object() -> None:
         assert lots(ledger_of(fleet)) == [("m", 1, 300_000, False)]
 
 
-async def test_price_that_becomes_unknown_keeps_the_last_price_and_is_marked() -> None:
+async def test_price_that_becomes_unknown_stays_and_is_marked() -> None:
     async with running_fleet(a_pool(), a_class(price=0.1), a_service(cores=4), clock=VirtualClock()) as fleet:
         await fleet.converge()
         await fleet.apply(a_class(price=None))
@@ -127,7 +127,7 @@ async def test_changed_limit_shows_without_a_machine_change() -> None:
         assert ledger.status.phase == "Exceeded"
 
 
-async def test_over_the_limit_by_price_nothing_is_stopped_and_nothing_more_is_bought() -> None:
+async def test_over_the_limit_by_price_nothing_is_stopped_or_bought() -> None:
     async with running_fleet(
         a_pool(budget=200), a_class(price=0.1), a_service(cores=4, replicas=1), clock=VirtualClock()
     ) as fleet:
@@ -213,7 +213,7 @@ async def test_refusal_ends_when_nothing_wants_the_machine() -> None:
         assert ledger_of(fleet).status.refused == ()
 
 
-async def test_refusal_for_another_reason_than_the_budget_is_not_recorded() -> None:
+async def test_refusal_without_a_budget_reason_is_not_recorded() -> None:
     async with running_fleet(
         a_pool(budget=10), a_class(price=0.1), a_service(cores=4, compliance=["gdpr"]), clock=VirtualClock()
     ) as fleet:

@@ -89,7 +89,7 @@ def test_machine_without_prospect_is_bought_once_and_released(
 
 
 @in_own_process
-def test_class_tells_what_its_machines_lack_until_its_spec_changes() -> None:
+def test_class_tells_what_machines_lack_until_its_spec_changes() -> None:
     fleet = a_lying_fleet(placement=GPU_REPLICA)
     fleet.wait(120)
     condition = fleet.condition(LatticeNodeClass, "big", "MachinesDiffer")
@@ -109,7 +109,7 @@ def test_class_tells_what_its_machines_lack_until_its_spec_changes() -> None:
 
 
 @in_own_process
-def test_machines_that_refuse_for_a_reason_of_their_own_are_released() -> None:
+def test_machines_that_refuse_for_their_own_reason_are_released() -> None:
     """A taint that the class does not state: placement counts on the machine, the scheduler rejects it. One
     tainted machine can be an accident; a second one is no accident."""
     fleet = a_lying_fleet()
@@ -134,7 +134,7 @@ def test_machines_that_refuse_for_a_reason_of_their_own_are_released() -> None:
 
 
 @in_own_process
-def test_service_with_image_buys_nothing_where_no_machine_can_have_containers() -> None:
+def test_service_with_image_buys_nothing_without_containers() -> None:
     fleet = SimFleet()
     fleet.world.cloud.provider.machine_runtimes = frozenset({"process"})
     fleet.add_class("small")
@@ -204,7 +204,7 @@ def test_drained_machine_is_replaced_once_for_all_its_replicas() -> None:
 
 
 @in_own_process
-def test_lost_machine_needs_no_replacement_where_others_have_free_capacity() -> None:
+def test_lost_machine_is_not_replaced_where_others_have_room() -> None:
     fleet = SimFleet()
     fleet.add_class("small")
     fleet.add_class("large", cores=4, memory=8, price="0.08")
@@ -253,7 +253,7 @@ def test_machine_of_a_surge_is_given_back_when_the_update_ends(updated: str) -> 
 
 
 @in_own_process
-def test_command_that_does_not_exist_costs_what_a_fresh_plan_costs() -> None:
+def test_missing_command_costs_what_a_fresh_plan_costs() -> None:
     fleet = four_services()
     configure = fleet.world.configure_machine
 
@@ -309,7 +309,7 @@ def test_update_blocked_by_a_budget_names_the_budget() -> None:
 
 
 @in_own_process
-def test_machine_that_dies_again_and_again_is_bought_with_a_growing_back_off() -> None:
+def test_machine_that_keeps_dying_is_bought_with_back_off() -> None:
     fleet = SimFleet()
     fleet.add_class("small")
     fleet.add_pool("lab", "small")
@@ -324,7 +324,7 @@ def test_machine_that_dies_again_and_again_is_bought_with_a_growing_back_off() -
 
 
 @in_own_process
-def test_layout_that_costs_more_than_a_fresh_plan_says_what_would_lower_it() -> None:
+def test_layout_above_a_fresh_plan_says_what_would_lower_it() -> None:
     fleet = SimFleet()
     fleet.add_class("small")
     fleet.add_pool("lab", "small")

@@ -160,7 +160,7 @@ async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
         ] == [1, 1, 0]
 
 
-async def test_rollout_of_replicas_that_are_down_is_done_when_the_new_ones_are_ready() -> None:
+async def test_rollout_of_replicas_that_are_down_ends_with_ready_ones() -> None:
     service = a_service(replicas=2)
     async with running_fleet(a_class(), a_pool(), service) as fleet:
         await fleet.converge()

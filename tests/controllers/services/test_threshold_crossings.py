@@ -32,6 +32,10 @@ NOTIFY = {"notify": {"webhook": {"url": "https://hooks.example/budget", "secretR
 KEY = make_object(Secret, "hook-key", "lattice-system", data={"key": b64encode(b"shared").decode()})
 
 
+async def here() -> dict[str, None]:
+    return {"local": None, "aws": None}
+
+
 def a_north_pool(limit: float | None = 100, **spec: Any) -> LatticePool:
     budget = {} if limit is None else {"budget": {"maxMonthlyCost": limit}}
     place = {"type": "local", "region": "north"}
@@ -99,7 +103,7 @@ class Supply:
         queue = WebhookQueue(context, self.receiver)
         supply = SupplyStatusController(
             context,
-            frozenset({"local", "aws"}),
+            here,
             min_interval_s=0,
             run_in_background=at_once,
             notify=queue.enqueue,

@@ -1,19 +1,24 @@
 """Tests of `decide_stages`: the stages together equal `plan`, and each stage is complete in itself."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+from build.joined_machines import a_joined_machine
 from build.objects import make_object
+from build.placed_worlds import a_replica_on_node
 from build.worlds import EXAMPLES, a_pool, a_service, a_world, worlds
 from hypothesis import given, settings
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import Remediation
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import decide_stages
 from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plan.plan import converge
@@ -190,3 +195,24 @@ def test_successor_machine_is_paid_in_advance_within_budget() -> None:
         decided.paid_in_advance,
         [(each.replicas, each.machines) for each in decided.remediations["default/api"]],
     ) == (frozenset(), [(1, 0)])
+
+
+def test_joined_machine_is_not_given_back_after_a_surge() -> None:
+    """The machine of the owner has the stated class of the bought machine, and runs fewer replicas."""
+    world = converge(a_world(a_pool(), a_service("api", replicas=3, cores=1))).resulting_world()
+    service = world.services["default/api"]
+    record = Remediation(
+        offer="p1", node_class="m", cluster="p1-001", surge_machines=1, generation=service.metadata.generation
+    )
+    service = msgspec.structs.replace(
+        service, status=msgspec.structs.replace(service.status, remediation=(record,))
+    )
+    box = a_joined_machine("box", spec={"cluster": "p1-001", "nodeClass": "m"})
+    bound = [
+        a_replica_on_node(f"api-{slot}", node, "api")
+        for slot, node in enumerate(["p1-001-0", "p1-001-0", "box"])
+    ]
+    world = replace(with_nodes(world, "p1-001", "m"), layout=EMPTY_LAYOUT)
+    world = world.with_objects([service, box, *bound], with_status=True)
+    decided = decide_stages(world, ReplicaObservation(rolled_out=frozenset({"default/api"})))
+    assert [returned.node for returned in decided.surge_returns] == ["p1-001-0"]

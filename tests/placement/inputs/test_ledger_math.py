@@ -500,7 +500,7 @@ HALF = START + timedelta(days=15)
 class TestBindingRule:
     """M7 and friction 5: the shown percentage and the condition follow the rule that binds."""
 
-    def test_percentage_is_of_the_run_rate_when_the_month_is_half_over(self) -> None:
+    def test_percentage_is_of_the_run_rate_at_half_of_the_month(self) -> None:
         status = money.budget_status(a_charged_ledger(720 * DOLLAR, committed=900_000, at=HALF), HALF)
         assert (status.utilisation, status.rule.words, status.projected) == (
             900_000,
@@ -545,7 +545,7 @@ class TestBindingRule:
         verdict = money.judge_budget(ledger, HALF)
         assert (verdict.is_exceeded, verdict.reason) == (exceeded, reason)
 
-    def test_refusal_within_the_limit_is_exceeded_and_says_what_would_do(self) -> None:
+    def test_refusal_within_the_limit_says_what_would_do(self) -> None:
         """The audit's case: 66.00 projected of 138.24, and the second machine is refused by the run rate."""
         ledger = a_charged_ledger(138_240_000, committed=100_000, at=HALF)
         rejection = may_commit(ledger, 100_000, HALF)
@@ -609,7 +609,7 @@ class TestReprice:
         known = money.reprice(after, {("a", "medium"): 70}, START)
         assert known.status.machines == {"a": (a_lot(70, 2),)}
 
-    def test_release_at_a_price_from_before_the_change_releases_the_machine(self) -> None:
+    def test_release_at_an_old_price_releases_the_machine(self) -> None:
         ledger = money.reprice(
             charge(a_charged_ledger(), "a", a_lot(100, 2), START), {("a", "medium"): 70}, START
         )

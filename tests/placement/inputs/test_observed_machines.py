@@ -6,8 +6,9 @@ import pytest
 from build.objects import make_object
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from lattice.kinds.node import CLASS_GENERATION_ANNOTATION, LatticeNode
+from lattice.kinds.node import CLASS_GENERATION_ANNOTATION, NODE_FINALIZER, LatticeNode
 from lattice.kinds.node_class import ObservedMachine
 from lattice.placement.inputs.observed_machines import (
     PromisedMachine,
@@ -63,7 +64,7 @@ def test_record_holds_what_a_machine_lacks(node: LatticeNode, lacks: list[str]) 
         assert (record.offer, record.provider, record.node, record.generation) == ("lab", "local", "n1", 1)
 
 
-def test_record_stays_without_machines_and_is_lifted_by_a_better_one() -> None:
+def test_record_stays_without_machines_until_a_better_one() -> None:
     record = record_of(a_node(gpus=0))
     assert record is not None
     assert record_of(previous=record) == record
@@ -80,6 +81,13 @@ def test_record_of_another_generation_does_not_count() -> None:
     assert update_record(record, STATED, [], 2, AT) is None
     assert counted_reports([a_node(generation=1)], 2) == {}, "a machine made from an earlier class"
     assert list(counted_reports([a_node(generation=2), a_node(), a_node(allocatable={})], 2)) == ["lab"]
+
+
+def test_joined_machine_says_nothing_about_its_class() -> None:
+    joined = a_node()
+    joined = replace(joined, metadata=replace(joined.metadata, finalizers=(NODE_FINALIZER,)))
+    assert counted_reports([joined], 1) == {}
+    assert counted_reports([joined, a_node("n2")], 1) == {"lab": [a_node("n2")]}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2)), min_size=1, max_size=4))

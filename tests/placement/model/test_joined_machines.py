@@ -37,7 +37,7 @@ def placed(world: World) -> Fleet:
 RACK = {"provider": "metal", "classes": []}
 
 
-def test_replica_goes_to_the_smallest_joined_machine_that_fits_and_a_cluster_claims_it() -> None:
+def test_replica_claims_the_smallest_joined_machine_that_fits() -> None:
     fleet = placed(
         a_manual_world(
             a_pool(**RACK),
@@ -63,6 +63,7 @@ def test_replica_goes_to_the_smallest_joined_machine_that_fits_and_a_cluster_cla
         pytest.param({"spec": {"taints": [{"key": "lattice.dev/draining", "effect": "NoSchedule"}]}}, id="draining"),
         pytest.param({"spec": {"taints": [{"key": "mine", "effect": "NoSchedule"}]}}, id="tainted"),
         pytest.param({"spec": {"pool": "elsewhere"}}, id="of another pool"),
+        pytest.param({"status": {"runtimes": ["process"]}}, id="without the runtime of the image"),
     ],
 )  # fmt: skip
 def test_joined_machine_is_no_capacity_when(change: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ def test_limits_of_the_pool_bound_only_what_lattice_makes() -> None:
     ) == ["box"]
 
 
-def test_services_of_unequal_rules_share_the_joined_machines_of_a_pool() -> None:
+def test_services_of_unequal_rules_share_the_joined_machines() -> None:
     fleet = placed(
         a_manual_world(
             a_pool(**RACK),
@@ -184,7 +185,7 @@ def test_full_manual_pool_says_to_join_a_machine() -> None:
     need=st.integers(1, 3),
     max_nodes=st.integers(0, 2),
 )
-def test_replicas_fit_exactly_where_whole_machines_have_capacity(
+def test_replicas_fit_exactly_on_whole_machines_with_capacity(
     cores: list[int], replicas: int, need: int, max_nodes: int
 ) -> None:
     """One service places as many replicas as the joined and made machines hold together."""
@@ -202,7 +203,7 @@ def test_replicas_fit_exactly_where_whole_machines_have_capacity(
     )
 
 
-def test_unschedulable_replica_moves_to_a_joined_machine_of_another_size() -> None:
+def test_unschedulable_replica_moves_to_another_joined_machine() -> None:
     """A drained machine: the replacement is scheduled on the class of the machine that leaves, and fits on
     another joined machine of the same cluster."""
     service = a_service(replicas=1)

@@ -94,7 +94,7 @@ def test_names_of_unequal_objects_change_nothing(seed: int, shuffle: int) -> Non
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 30), st.permutations(range(6)))
-def test_ties_between_equals_change_the_total_by_at_most_one_percent(seed: int, order: list[int]) -> None:
+def test_ties_between_equals_change_the_total_by_one_percent(seed: int, order: list[int]) -> None:
     """Six equal pools and six pairs of equal services; only their names differ."""
 
     def total(numbers: list[int]) -> int:

@@ -2,7 +2,8 @@
 
 from build.worlds import a_class, a_pool, a_service, a_world
 
-from lattice.cli.output.plan_tables import cost_lines, plan_lines
+from lattice.cli.output.cost_tables import cost_lines
+from lattice.cli.output.plan_tables import plan_lines
 from lattice.cli.output.service_tables import why_lines
 from lattice.cli.output.table_renderer import TableRenderer
 from lattice.placement.queries.dispatch import answer_query

@@ -38,7 +38,7 @@ def registered(spec: dict[str, object], size: MachineSize | None = None, **field
     return msgspec.convert(apply_registration(node, hello, size), LatticeNode, strict=False)
 
 
-def test_machine_without_class_offers_everything_that_it_reports() -> None:
+def test_machine_without_class_offers_all_that_it_reports() -> None:
     assert registered({}).status.allocatable == HOST
 
 

@@ -108,7 +108,7 @@ async def test_scale_requests_without_resource_version_all_succeed(method: str) 
     assert [reply.status for reply in replies] == [200] * WRITERS
 
 
-async def test_patch_that_names_a_revision_applies_to_that_revision_only() -> None:
+async def test_patch_of_a_revision_applies_to_that_revision_only() -> None:
     world = await api_world()
     made = await world.do(verbs.create, "services/default", service_manifest())
     await merge(world, 1)
@@ -136,7 +136,7 @@ async def test_a_write_that_never_wins_ends_at_the_deadline() -> None:
     with pytest.raises(Conflict, match="the object has been modified"):
         await writing
     assert len(attempts) > 10
-    assert world.api.write_turns._turns == {}
+    assert world.api.write_locks._locks == {}
 
 
 async def test_write_of_a_cancelled_request_frees_its_turn() -> None:
@@ -149,4 +149,4 @@ async def test_write_of_a_cancelled_request_frees_its_turn() -> None:
     requests[1].cancel()
     await asyncio.gather(*requests, return_exceptions=True)
     assert requests[2].result()["metadata"]["labels"] == {"writer-2": "x"}
-    assert world.api.write_turns._turns == {}
+    assert world.api.write_locks._locks == {}

@@ -123,7 +123,7 @@ async def test_new_v1_event_is_checked_as_in_kubernetes(fields: dict[str, Any], 
     assert [cause.field for cause in raised.value.causes] == [field]
 
 
-async def test_core_event_about_an_object_in_another_namespace_is_refused() -> None:
+async def test_core_event_about_another_namespace_is_refused() -> None:
     world = await a_world()
     event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "other", "name": "x"}}
     with pytest.raises(Invalid, match="is invalid") as raised:

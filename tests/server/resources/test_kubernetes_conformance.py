@@ -117,7 +117,7 @@ async def test_put_of_another_kind_on_scale_changes_nothing(body: dict[str, Any]
     assert (await world.do(verbs.get, "services/default/api"))["spec"]["replicas"] == {"min": 2}
 
 
-async def test_scale_of_a_service_without_replicas_shows_the_effective_number() -> None:
+async def test_scale_without_replicas_shows_the_effective_number() -> None:
     world = await a_service()
     assert value_of(await scale_call(world, "GET"))["spec"] == {"replicas": 1}
     # `kubectl scale --current-replicas=1` compares with the number above.
@@ -142,7 +142,7 @@ async def test_scale_as_table_and_wanted_column() -> None:
     assert service["rows"][0]["cells"][wanted] == 1
 
 
-async def test_apply_with_the_uid_of_an_object_that_is_gone_does_not_create_it() -> None:
+async def test_apply_with_the_uid_of_a_gone_object_creates_nothing() -> None:
     world = await api_world()
     manifest = pool_manifest()
     manifest["metadata"]["uid"] = "uid-of-yesterday"
@@ -235,7 +235,7 @@ async def test_namespaces_of_an_old_store_get_the_label_at_start() -> None:
         pytest.param({"gracePeriodSeconds": "0"}, id="a string as a number"),
     ],
 )
-async def test_delete_with_another_body_than_delete_options_is_refused(body: Any) -> None:
+async def test_delete_with_a_body_of_another_kind_is_refused(body: Any) -> None:
     world = await api_world()
     await world.do(verbs.create, "pools", pool_manifest())
     with pytest.raises(Malformed):
@@ -289,7 +289,7 @@ async def test_secret_of_a_type_has_the_keys_of_the_type(
     assert [cause.field for cause in raised.value.causes] == [field]
 
 
-async def test_get_at_a_future_revision_times_out_and_a_malformed_one_is_refused() -> None:
+async def test_get_at_a_future_or_malformed_revision_is_refused() -> None:
     world = await api_world()
     made = await world.do(verbs.create, "pools", pool_manifest())
     revision = int(made["metadata"]["resourceVersion"])

@@ -161,12 +161,7 @@ class ProcessRuntime:
             raise
         finally:
             os.close(log)
-        return await self._record_and_release(spec, pending, paths, enforced)
-
-    async def _record_and_release(
-        self, spec: RunSpec, pending: PendingProcess, paths: tuple[str, ...], enforced: dict[str, str]
-    ) -> Failure | None:
-        """Record the process and register it with the watchdog, and only then let the command run."""
+        # Record the process and register it with the watchdog, and only then let the command run.
         pid = pending.process.pid
         handle = Handle(pid, instance_processes.start_time(pid) or 0, instance_processes.boot_id(), paths)
         now = format_timestamp(self.clock.now())

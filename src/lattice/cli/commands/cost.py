@@ -65,7 +65,7 @@ def cost(sources: FleetInputs, by: str, form: output.OutputFormat) -> int:
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
         return 0
-    from lattice.cli.output.plan_tables import cost_lines
+    from lattice.cli.output.cost_tables import cost_lines
 
     print_lines(cost_lines(document, table_renderer(form)))
     return 0

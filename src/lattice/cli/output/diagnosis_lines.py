@@ -17,21 +17,17 @@ MAX_LOG_LINES = 10
 def diagnosis_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """The answer, the blockers in the order of the road, and the replicas that are not ready."""
     now = parse_time(document["at"])
-    blocks = [renderer.wrap(_head(document, now), renderer.max_width)]
-    blocks += [_blocker_lines(blocker, renderer, now) for blocker in document["blockers"]]
-    replicas = document.get("replicas") or []
-    if any(not replica["ready"] or replica["restarts"] for replica in replicas):
-        blocks.append(_replica_table(document, renderer, now))
-    return join_blocks(*blocks)
-
-
-def _head(document: JsonObject, now: datetime | None) -> str:
     name = f"service/{document['service']}" if "service" in document else f"workload/{document['workload']}"
     head = f"{name}: {document['answer']}"
     if "service" in document and document["since"] and now:
         words = "Available" if document["isAvailable"] else "Not available"
         head += f" {words} for {age_since(document['since'], now)}."
-    return head
+    blocks = [renderer.wrap(head, renderer.max_width)]
+    blocks += [_blocker_lines(blocker, renderer, now) for blocker in document["blockers"]]
+    replicas = document.get("replicas") or []
+    if any(not replica["ready"] or replica["restarts"] for replica in replicas):
+        blocks.append(_replica_table(document, renderer, now))
+    return join_blocks(*blocks)
 
 
 def _blocker_lines(blocker: JsonObject, renderer: TableRenderer, now: datetime | None) -> list[str]:

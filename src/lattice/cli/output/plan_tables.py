@@ -1,4 +1,4 @@
-"""Tables of `plan`, `whatif`, `optimise` and `cost`, rendered from the JSON document of the query alone."""
+"""Tables of `plan`, `whatif` and `optimise`, rendered from the JSON document of the query alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,8 +15,6 @@ CONTEXT_CHARS = 12
 JsonObject = Mapping[str, Any]
 # Unplaced services whose blockers are listed without `-o wide`.
 MAX_DETAILED_SERVICES = 3
-# Names listed in one line.
-MAX_NAMES_INLINE = 5
 
 
 def declaration_summary(declarations: Sequence[JsonObject], *, has_no_other_changes: bool) -> Iterator[str]:
@@ -75,11 +73,21 @@ def _excerpt(text: str, start: int) -> str:
 def plan_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """All tables of a plan, without the hint how to apply the plan: only the command knows the flags that
     were typed."""
+    rows = [
+        [
+            cluster["mark"],
+            cluster["name"],
+            cluster["pool"],
+            machine_changes(cluster),
+            change_cells(cluster["cost"]["change"], cluster)[0],
+        ]
+        for cluster in document["clusters"]
+    ]
     return join_blocks(
         _summary(document, renderer),
         declared_lines(document, renderer),
         _services(document, renderer),
-        _clusters(document, renderer),
+        renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,)),
         _pools(document, renderer),
         _budgets(document, renderer),
         _would_move(document, renderer),
@@ -209,20 +217,6 @@ def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> s
     for placement in placements:
         counts[placement["pool"]] = counts.get(placement["pool"], 0) + placement["replicas"]
     return ", ".join(f"{pool} {count:,}" for pool, count in counts.items()) or "nowhere"
-
-
-def _clusters(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    rows = [
-        [
-            cluster["mark"],
-            cluster["name"],
-            cluster["pool"],
-            machine_changes(cluster),
-            change_cells(cluster["cost"]["change"], cluster)[0],
-        ]
-        for cluster in document["clusters"]
-    ]
-    return renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
 
 
 def machine_changes(cluster: JsonObject) -> str:
@@ -500,51 +494,6 @@ def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     return join_blocks([saving, *notes], plan_lines(document, renderer))
 
 
-def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    """Cost per row of the grouping with a total, the machines without replicas, the services that the total leaves
-    out, and the price sources."""
-    by, total = document["by"], document["total"]
-    rows = [_cost(row, by) for row in document["rows"]]
-    if len(rows) > 1:
-        total_row = {
-            "name": "total",
-            **total,
-            "shareMillionths": MILLIONTHS if total["hourlyMicros"] else 0,
-            "overhead": document["overhead"],
-            "unpricedMachines": document.get("unpricedMachines", 0),
-        }
-        # The total stays visible when the table is cut.
-        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
-    empty = ["EMPTY $/H"] if by == "pool" else []
-    table = renderer.table(
-        [by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty],
-        rows,
-        right_aligned=range(1, 4 + len(empty)),
-    )
-    nothing = "there are no costs" + (
-        f" in namespace {document['namespace']}" if document["namespace"] else ""
-    )
-    return join_blocks(
-        table or [nothing],
-        [*_idle_machines(document), *unknown_prices(document["prices"], renderer)],
-        _uncounted_services(document),
-        data_sources(document, renderer),
-    )
-
-
-def _idle_machines(document: JsonObject) -> list[str]:
-    """Line about the machines that no replica uses, if some of them are being made or are leaving."""
-    # A server of an earlier version states the sum only.
-    rates = {
-        name: document.get(name, {}).get("hourlyMicros", 0) for name in ("empty", "beingMade", "leaving")
-    }
-    if not (rates["beingMade"] or rates["leaving"]):
-        return []
-    words = {"empty": "empty", "beingMade": "being made", "leaving": "leaving"}
-    parts = [f"{format_hourly(rate)}/h {words[name]}" for name, rate in rates.items() if rate]
-    return [f"nodes without replicas: {', '.join(parts)}"]
-
-
 def unknown_prices(prices: JsonObject, renderer: TableRenderer) -> list[str]:
     """Notes about the machines of unknown price: what they count with, and how to state the price."""
     notes = []
@@ -558,46 +507,3 @@ def unknown_prices(prices: JsonObject, renderer: TableRenderer) -> list[str]:
             f"unknown, {counted}: declare costPerHour of the class"
         )
     return renderer.bullets(notes)
-
-
-def _uncounted_services(document: JsonObject) -> list[str]:
-    """Lines about partly placed services, of which the total counts only placed replicas, and unplaced
-    services."""
-    lines = []
-    if document["partlyPlaced"]:
-        partly = [
-            f"{service['name']} {service['placed']:,} of {service['replicas']:,}"
-            for service in document["partlyPlaced"]
-        ]
-        lines.append(
-            f"{pluralize(len(partly), 'service')} partly placed, counted by their placed replicas: "
-            f"{_truncated_list(partly)}"
-        )
-    if unplaced := document["unplaced"]:
-        lines.append(
-            f"{pluralize(len(unplaced), 'service')} not placed, not counted: {_truncated_list(unplaced)}"
-        )
-    return lines
-
-
-def _truncated_list(words: Sequence[str]) -> str:
-    hidden = len(words) - MAX_NAMES_INLINE
-    return ", ".join(words[:MAX_NAMES_INLINE]) + (f" and {hidden} more" if hidden > 0 else "")
-
-
-def _cost(row: JsonObject, by: str) -> list[str]:
-    cells = [
-        row["name"],
-        known_part(row, format_hourly(row["hourlyMicros"])),
-        known_part(row, format_cents(row["projected30DayMicros"])),
-        f"{row['shareMillionths'] / 10_000:.1f} %",
-    ]
-    return [*cells, format_hourly(row["overhead"]["hourlyMicros"])] if by == "pool" else cells
-
-
-def known_part(row: JsonObject, amount: str) -> str:
-    """The amount, marked as a lower bound if machines of unknown price add to it; `unknown` if nothing else
-    does."""
-    if not row.get("unpricedMachines"):
-        return amount
-    return f"≥ {amount}" if row["hourlyMicros"] else "unknown"

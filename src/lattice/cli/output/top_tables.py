@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lattice.cli.output.plan_tables import known_part
+from lattice.cli.output.cost_tables import known_part
 from lattice.cli.output.table_renderer import TableRenderer, join_blocks
 from lattice.kinds.meta.quantity import MILLIONTHS, approximate_bytes, format_cents, format_hourly
 

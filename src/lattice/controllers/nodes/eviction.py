@@ -43,7 +43,7 @@ from lattice.lifecycle.drain import (
     without_drained_condition,
 )
 from lattice.lifecycle.eviction import DecidedEviction, DecidedEvictions, EvictionCause
-from lattice.lifecycle.node_pressure import (
+from lattice.lifecycle.node_health import (
     DEFAULT_THRESHOLDS,
     PressureThresholds,
     is_under_pressure,

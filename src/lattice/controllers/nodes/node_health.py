@@ -27,22 +27,20 @@ from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.lifecycle.drain import is_draining
 from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.lifecycle.node_health import (
+    DEFAULT_THRESHOLDS,
+    PRESSURE_CONDITIONS,
     EvictionRateLimiter,
     NodeObservation,
     NodeReadiness,
     NodeTimeouts,
+    PressureThresholds,
     SilentNodeEvictions,
     decide_failover,
     effective_disconnect,
     evaluate_node,
     evict_silent_nodes,
-    is_usage_change_significant,
-)
-from lattice.lifecycle.node_pressure import (
-    DEFAULT_THRESHOLDS,
-    PRESSURE_CONDITIONS,
-    PressureThresholds,
     has_pressure_change,
+    is_usage_change_significant,
     pressure_conditions,
 )
 from lattice.lifecycle.workload import BoundNodeState

@@ -171,7 +171,8 @@ class WorkloadController:
         status = next_status(workload, observation, decision, now)
         # Only workloads that a user created state the observed generation: of a service, clients wait for the
         # service, and ten thousand replicas need no write each.
-        if workload.status.observed_generation is not None:
+        # A workload that awaits its first node stays as it is: a write would conflict with its binding.
+        if workload.status.observed_generation is not None and not awaits_node(workload):
             status = replace(status, observed_generation=workload.metadata.generation)
         if decision.action in AWAIT_ACTIONS and node_state.is_fully_reported:
             status = self._with_conditions(status, decision)

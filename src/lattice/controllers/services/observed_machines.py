@@ -13,14 +13,13 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import MACHINES_DIFFER_CONDITION, LatticeNodeClass, ObservedMachine
 from lattice.placement.inputs.observed_machines import (
     Difference,
-    PromisedMachine,
     counted_reports,
     differences,
     machines_differ_condition,
     update_record,
 )
-from lattice.placement.model.offer import STATIC_MACHINE_TYPE
-from lattice.placement.model.supply import promised_class, promised_machine, stated_static_type
+from lattice.placement.model.offer import STATIC_MACHINE_TYPE, promised_machine
+from lattice.placement.model.supply import promised_class, stated_static_type
 from lattice.store.protocol import Write
 
 MachineOwner = LatticeNodeClass | StaticInfrastructure
@@ -72,7 +71,11 @@ class ObservedMachineRecorder:
         for offer in sorted({*reports, *previous}):
             nodes_of_offer = reports.get(offer, [])
             provider = nodes_of_offer[0].spec.provider if nodes_of_offer else previous[offer].provider
-            stated = _promised(owner, provider)
+            # What the class states on the provider, or what the data center states.
+            if isinstance(owner, LatticeNodeClass):
+                stated = promised_class(owner, provider)
+            else:
+                stated = promised_machine(stated_static_type(owner))
             record = update_record(
                 previous.get(offer), stated, nodes_of_offer, generation, self._context.timestamp
             )
@@ -104,10 +107,3 @@ class ObservedMachineRecorder:
                 yield self._recorder.event(owner, "MachinesDiffer", condition.message, warning=True)
             elif previous is not None and previous.status == "True":
                 yield self._recorder.event(owner, "MachinesAsStated", "The machines have what is stated")
-
-
-def _promised(owner: MachineOwner, provider: str) -> PromisedMachine:
-    """The machine as the class states it on the provider, or as the data center states it."""
-    if isinstance(owner, LatticeNodeClass):
-        return promised_class(owner, provider)
-    return promised_machine(stated_static_type(owner))

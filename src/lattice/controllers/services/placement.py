@@ -34,7 +34,6 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, SchedulerDecision
 from lattice.kinds.workload import NO_NODE_FITS, LatticeWorkload
 from lattice.lifecycle.replica_observation import (
-    ReplicaObservation,
     SchedulingTimeout,
     observe_replicas,
 )
@@ -44,7 +43,6 @@ from lattice.placement.greedy.fresh_plan import compare_with_fresh_plan, is_comp
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.costs import paid_machines
-from lattice.placement.model.world import World
 from lattice.placement.status.fleet_status import digest_of, fleet_digest
 from lattice.placement.status.placement_conditions import (
     PlacementStatus,
@@ -221,7 +219,35 @@ class PlacementController:
         # Everything that the thread reads is captured here: the caches change while the thread runs.
         def decide() -> PlacementOutcome:
             observation = observe_replicas(services, workloads, nodes, timeout, paid)
-            return self._decide_sync(world, observation, rejected)
+            decided = decide_stages(
+                world,
+                observation,
+                excluded_services={name: str(over) for name, over in rejected.items()},
+                over_budget=self._writer.over_budget_groups,
+            )
+            decided.cost_messages = self._cost_messages(decided)
+            fleet_state = fleet_digest(decided.fleet) if decided.placements or rejected else ""
+            decisions = {
+                name: self._decision_for(decided, placement, fleet_state)
+                for name, placement in decided.placements.items()
+            }
+            for name, over_budget in rejected.items():
+                digest = digest_of(decided.demands[name], fleet_state)
+                decision = world.services[name].status.scheduler_decision
+                # If the inputs are the same, the stored decision stays, even if amounts in its text have changed.
+                if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
+                    decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
+                decisions[name] = decision
+            self._decision_cache = {
+                name: cached for name, cached in self._decision_cache.items() if name in world.services
+            }
+            return PlacementOutcome(
+                decided,
+                {
+                    name: placement_status(service, decided, decisions.get(name))
+                    for name, service in world.services.items()
+                },
+            )
 
         started_at = context.clock.monotonic()
         outcome: PlacementOutcome = await self.run_in_background(decide)
@@ -229,39 +255,6 @@ class PlacementController:
         # (I-33).
         self._last_duration_s = context.clock.monotonic() - started_at
         return outcome
-
-    def _decide_sync(
-        self, world: World, observation: ReplicaObservation, rejected: Mapping[str, OverBudget]
-    ) -> PlacementOutcome:
-        decided = decide_stages(
-            world,
-            observation,
-            excluded_services={name: str(over) for name, over in rejected.items()},
-            over_budget=self._writer.over_budget_groups,
-        )
-        decided.cost_messages = self._cost_messages(decided)
-        fleet_state = fleet_digest(decided.fleet) if decided.placements or rejected else ""
-        decisions = {
-            name: self._decision_for(decided, placement, fleet_state)
-            for name, placement in decided.placements.items()
-        }
-        for name, over_budget in rejected.items():
-            digest = digest_of(decided.demands[name], fleet_state)
-            decision = world.services[name].status.scheduler_decision
-            # If the inputs are the same, the stored decision stays, even if amounts in its text have changed.
-            if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
-                decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
-            decisions[name] = decision
-        self._decision_cache = {
-            name: cached for name, cached in self._decision_cache.items() if name in world.services
-        }
-        return PlacementOutcome(
-            decided,
-            {
-                name: placement_status(service, decided, decisions.get(name))
-                for name, service in world.services.items()
-            },
-        )
 
     def _cost_messages(self, decided: StagedDecision) -> Mapping[str, str] | None:
         """Why the bill is higher than that of a fresh plan, by service; None while something is unsettled. The

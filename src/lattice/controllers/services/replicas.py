@@ -29,6 +29,7 @@ from lattice.kinds.service import (
     PLACED_CONDITION,
     PROGRESSING_CONDITION,
     ROLLOUT_COMPLETE,
+    SCALE_DOWN_WAITS,
     LatticeService,
 )
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
@@ -51,14 +52,12 @@ from lattice.lifecycle.replica_template import (
     planned_machines,
     workload_template,
 )
-from lattice.lifecycle.retry import FINAL_FAILURES
+from lattice.lifecycle.retry import FINAL_SERVICE_FAILURES
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
 from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
 ROLLING_OUT = "RollingOut"
-# A scale-down waits for replicas that are not ready.
-SCALE_DOWN_WAITS = "ScaleDownWaits"
 
 
 @dataclass
@@ -305,7 +304,12 @@ class ReplicaController:
         elif (
             condition.status == "False"
             and condition.reason != ROLLOUT_COMPLETE
-            and not _is_same_pause(previous, condition)
+            # A rollout that is paused for the same reason as before, with other amounts, is no news.
+            and not (
+                previous is not None
+                and previous.reason == condition.reason
+                and without_amounts(previous.message) == without_amounts(condition.message)
+            )
         ):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
@@ -350,7 +354,7 @@ def _final_failure(service: LatticeService, revision: str) -> str:
     progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
     if progress is None or progress.status != "False" or revision not in progress.message:
         return ""
-    return progress.reason if progress.reason in FINAL_FAILURES else ""
+    return progress.reason if progress.reason in FINAL_SERVICE_FAILURES else ""
 
 
 def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
@@ -365,13 +369,6 @@ def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
         and progressing.reason not in (ROLLOUT_COMPLETE, SCALE_DOWN_WAITS)
         and not steps.is_ready
     )
-
-
-def _is_same_pause(previous: Condition | None, condition: Condition) -> bool:
-    """Whether a rollout is paused for the same reason as before: other amounts are no news."""
-    if previous is None or previous.reason != condition.reason:
-        return False
-    return without_amounts(previous.message) == without_amounts(condition.message)
 
 
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:

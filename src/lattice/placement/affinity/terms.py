@@ -26,6 +26,11 @@ class AffinityTerm:
         """Whether clusters or machines decide, and not the offer."""
         return self.key in LOCAL_TOPOLOGY_KEYS
 
+    def limits_to_one_per_node(self, service: str) -> bool:
+        """Whether the term only keeps the replicas of the service itself on different machines: a limit of one
+        replica per machine."""
+        return self.is_anti and self.key == "node" and self.targets == (service,)
+
     @property
     def properties(self) -> tuple[str, bool, int, bool]:
         """What the term asks, without the names of services."""

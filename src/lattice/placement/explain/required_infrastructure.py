@@ -183,17 +183,15 @@ def as_infrastructure(required: RequiredInfrastructure, name: str = "required") 
     ]
 
 
-def _written_cores(millicores: int) -> int | float:
-    return millicores // MILLI if millicores % MILLI == 0 else millicores / MILLI
-
-
 def machine_class(required: RequiredInfrastructure, name: str, provider: str) -> LatticeNodeClass:
     """Return a node class whose machines hold exactly one replica."""
     size = dict(required.machine_size)
     memory, storage = size.pop("memory", 0), size.pop("storage", 0)
+    millicores = size.pop("cpu", 0)
+
     resources = ClassResources(
         # As written by users: a quantity in milli-cores, or whole cores.
-        cores=_written_cores(size.pop("cpu", 0)),
+        cores=(millicores // MILLI if millicores % MILLI == 0 else millicores / MILLI),
         # Rounded up to whole mebibytes and GPUs: a smaller machine would not hold the replica.
         storage_gi=Decimal(-(-storage // MIB)) / 1024,
         gpu=-(-size.pop("gpu", 0) // MILLI),

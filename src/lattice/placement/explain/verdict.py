@@ -291,14 +291,12 @@ def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
         return "NotNow"
     # Never: even without all limits that time or money could lift, the service does not fit. NotHere: it
     # would fit if the machines had what their classes state, or had the runtime.
-    return "NotHere" if _awaits_other_machines(checker.demand, fleet) else "Never"
-
-
-def _awaits_other_machines(demand: Demand, fleet: Fleet) -> bool:
-    fit = fleet.quotes.machine_fit(demand)
+    fit = fleet.quotes.machine_fit(checker.demand)
     hosts = fit.can_host.any(axis=0)
-    masks = (fit.lacks_only_promise, fit.lacks_only_runtime)
-    return any(mask is not None and bool((mask & ~hosts).any()) for mask in masks)
+    for mask in (fit.lacks_only_promise, fit.lacks_only_runtime):
+        if mask is not None and bool((mask & ~hosts).any()):
+            return "NotHere"
+    return "Never"
 
 
 def _machine_shortage(failure: PlacementFailure) -> str:

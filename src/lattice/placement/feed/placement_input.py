@@ -22,8 +22,9 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.inputs.observed_machines import placement_records
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.model.supply import Adapters, placement_records
+from lattice.placement.model.supply import Adapters
 from lattice.placement.model.world import ObjectKey, World, object_key
 
 # Kinds that users write, apart from the status.

@@ -47,7 +47,20 @@ def is_comparable(fleet: Fleet) -> bool:
 def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     """Compare the fleet with a fresh plan of the same services. Without a message the present bill is not
     higher, or the fresh plan places fewer replicas."""
-    fresh_world = _without_machines(world)
+    # The world as if no machine had been bought yet and no service had been placed.
+    objects: dict[tuple[str, str, str], Kind] = {}
+    for key, obj in world.objects.items():
+        match obj:
+            case LatticeCluster() | LatticeNode() | LatticeWorkload():
+                continue
+            case LatticeService():
+                objects[key] = with_fields(obj, status=with_fields(obj.status, placements=()))
+            case LatticeLedger():
+                status = msgspec.structs.replace(obj.status, machines={}, committed_micros=0)
+                objects[key] = msgspec.structs.replace(obj, status=status)
+            case _:
+                objects[key] = obj
+    fresh_world = replace(world, objects=objects)
     fresh = fresh_world.build_fleet()
     place_all(fresh_world.demands.values(), fresh)
     rates = (fleet_bill(fleet).total, fleet_bill(fresh).total)
@@ -68,23 +81,6 @@ def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     message = f"{summary}; it takes several moves: see `lattice optimise`"
     dearer = [name for name in present_costs if present_costs[name] > fresh_costs.get(name, 0)]
     return CostComparison(*rates, dict.fromkeys(dearer or present_costs, message))
-
-
-def _without_machines(world: World) -> World:
-    """The world as if no machine had been bought yet and no service had been placed."""
-    objects: dict[tuple[str, str, str], Kind] = {}
-    for key, obj in world.objects.items():
-        match obj:
-            case LatticeCluster() | LatticeNode() | LatticeWorkload():
-                continue
-            case LatticeService():
-                objects[key] = with_fields(obj, status=with_fields(obj.status, placements=()))
-            case LatticeLedger():
-                status = msgspec.structs.replace(obj.status, machines={}, committed_micros=0)
-                objects[key] = msgspec.structs.replace(obj, status=status)
-            case _:
-                objects[key] = obj
-    return replace(world, objects=objects)
 
 
 def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[str, int]] | None:

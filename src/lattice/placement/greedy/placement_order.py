@@ -163,7 +163,7 @@ def _size_keys(demands: Mapping[str, Demand]) -> dict[str, SizeKey]:
 def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
     """A digest per service of everything but names: of its own demand, then of its neighbours, and so on until
     no further services differ."""
-    colours = {name: demand.digest for name, demand in demands.items()}
+    colours = {name: _demand_digest(demand) for name, demand in demands.items()}
     gangs: dict[str, list[str]] = {}
     for name, demand in demands.items():
         if demand.gang:
@@ -194,6 +194,41 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
         if distinct == previous:
             break
     return colours
+
+
+def _demand_digest(demand: Demand) -> str:
+    """A digest of everything that placement reads, except for names of services, offers and policies:
+    services that may be placed differently have different digests, whatever their names are."""
+    requirements = sorted(
+        (
+            requirement.kind,
+            "" if requirement.kind == "latency" or requirement.term else requirement.value,
+            requirement.amount,
+            str(requirement.label),
+        )
+        for requirement in demand.requirements
+    )
+    properties = (
+        requirements,
+        demand.replicas,
+        demand.requests,
+        demand.gpu_model,
+        demand.rules.hash,
+        demand.preferences,
+        demand.soft_spread,
+        len(demand.usable_reserves),
+        demand.tolerations,
+        demand.node_selector,
+        demand.max_per_node,
+        demand.priority,
+        demand.max_replicas,
+        sorted((*term.properties, demand.name in term.targets) for term in demand.terms),
+        bool(demand.gang),
+        demand.min_member,
+        bool(demand.rule_conflict),
+        sorted(demand.ignored_limits),
+    )
+    return _digest(properties)
 
 
 def _digest(value: Hashable | Sequence[object]) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from lattice.kinds.meta.conditions import find_condition
 from lattice.kinds.meta.timestamps import format_timestamp, parse_time, parse_timestamp
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import PROGRESSING_CONDITION, ROLLOUT_COMPLETE
+from lattice.kinds.service import PROGRESSING_CONDITION, ROLLOUT_COMPLETE, SCALE_DOWN_WAITS
 from lattice.kinds.service import Remediation as RemediationRecord
 from lattice.lifecycle.replica_observation import ReplicaObservation, has_joined
 from lattice.lifecycle.replica_template import NodeGroupKey
@@ -177,7 +177,12 @@ class JointRemediation:
         if (
             self._may_help(demand, cluster, node_group[1])
             and not self._is_proven(name, cluster, node_group[1])
-            and (self._released.get(name) or self._awaits_machine(name))
+            and (
+                self._released.get(name)
+                or any(
+                    self._is_coming(assignment.machine) for assignment in self.fleet.assignments.get(name, ())
+                )
+            )
         ):
             self.fleet.assign(replica.assignment)
             return
@@ -191,7 +196,18 @@ class JointRemediation:
         if cluster.name in self.observation.terminating_clusters:
             self.fleet.assign(replica.assignment)
         elif refusing:
-            self._refuse(demand, cluster, node_group, refusing)
+            # Record that an empty machine of the class did not accept a replica.
+            shortage = self.observation.shortages.get((demand.name, node_group))
+            is_named = shortage is not None and shortage.node == refusing
+            need = shortage.need if shortage and is_named else ""
+            have = shortage.have if shortage and (is_named or not shortage.need) else ""
+            offer = self.fleet.offers[cluster.offer_row].name
+            refusal = MachineRefusal(offer, node_group[1], need, have)
+            self.demands[demand.name] = replace(demand, refusals=(*demand.refusals, refusal))
+            reason = f"the empty node {refusing} did not accept a replica"
+            self._update(
+                demand.name, cluster, node_group[1], refused=True, reason=reason, need=need, have=have
+            )
             self._release(replica)
         elif self._awaits_machines(node_group):
             self.fleet.assign(replica.assignment)
@@ -216,7 +232,8 @@ class JointRemediation:
         for node in self.observation.idle_nodes.get(node_group, ()):
             created_at = parse_time(node.created_at)
             is_newer = bought_at is None or (created_at is not None and created_at >= bought_at)
-            if is_newer and (record.attempts or not node.is_edited):
+            is_bought = not node.is_joined_machine
+            if is_bought and is_newer and (record.attempts or not node.is_edited):
                 return node.name
         return ""
 
@@ -238,7 +255,8 @@ class JointRemediation:
         if self._is_backing_off(name, cluster, node_group[1]):
             return
         # One machine at a time for the replicas of one service.
-        if self._is_held(name, node_group):
+        holds = self.fleet.assignments.get(f"{SURGE_PREFIX}{name}", ())
+        if any(node_group_of(self.fleet, assignment) == node_group for assignment in holds):
             return
         if self._machine_with_capacity(demand, node_group, is_coming=False) is not None and (
             cluster.name in self.observation.terminating_clusters
@@ -263,10 +281,6 @@ class JointRemediation:
             with self.fleet.attempt() as attempt:
                 self.fleet.unassign(assignments[-1])
                 attempt.succeeded = self._move(demand, node_group)
-
-    def _is_held(self, name: str, node_group: NodeGroupKey) -> bool:
-        holds = self.fleet.assignments.get(f"{SURGE_PREFIX}{name}", ())
-        return any(node_group_of(self.fleet, assignment) == node_group for assignment in holds)
 
     def _hold(self, demand: Demand, row: int) -> None:
         """Reserve capacity of the machine for a surge replica."""
@@ -299,10 +313,6 @@ class JointRemediation:
             map(self._is_coming, self._rows_of(node_group))
         )
 
-    def _awaits_machine(self, name: str) -> bool:
-        """Whether a replica of the service is assigned to a machine that has not joined yet."""
-        return any(self._is_coming(assignment.machine) for assignment in self.fleet.assignments.get(name, ()))
-
     def _may_help(self, demand: Demand, cluster: Cluster, node_class: str) -> bool:
         """Whether a new machine of the class could take the replica, as far as placement knows."""
         types = self.fleet.offers[cluster.offer_row].types
@@ -321,18 +331,6 @@ class JointRemediation:
         name = replica.demand.name
         self._released.setdefault(name, Counter())[replica.node_group] += 1
         self.unsettled_clusters.add(replica.node_group[0])
-
-    def _refuse(self, demand: Demand, cluster: Cluster, node_group: NodeGroupKey, node: str) -> None:
-        """Record that an empty machine of the class did not accept a replica."""
-        shortage = self.observation.shortages.get((demand.name, node_group))
-        is_named = shortage is not None and shortage.node == node
-        need = shortage.need if shortage and is_named else ""
-        have = shortage.have if shortage and (is_named or not shortage.need) else ""
-        offer = self.fleet.offers[cluster.offer_row].name
-        refusal = MachineRefusal(offer, node_group[1], need, have)
-        self.demands[demand.name] = replace(demand, refusals=(*demand.refusals, refusal))
-        reason = f"the empty node {node} did not accept a replica"
-        self._update(demand.name, cluster, node_group[1], refused=True, reason=reason, need=need, have=have)
 
     def _buy(self, demand: Demand, cluster: Cluster, node_class: str) -> int | None:
         """Add one machine of the class to the cluster if limits and budgets allow it, and record the reason
@@ -436,17 +434,23 @@ class JointRemediation:
     def _is_paused(self, name: str) -> bool:
         conditions = self.world.services[name].status.conditions
         progress = find_condition(conditions, PROGRESSING_CONDITION)
-        return progress is not None and progress.status == "False" and progress.reason != ROLLOUT_COMPLETE
+        if progress is None or progress.status != "False":
+            return False
+        return progress.reason not in (ROLLOUT_COMPLETE, SCALE_DOWN_WAITS)
 
     def _releasable_machine(self, node_group: NodeGroupKey, updated: set[str]) -> SurgeReturn | None:
-        """The machine with the fewest replicas, all of updated services, whose replicas fit on the other
+        """The bought machine with the fewest replicas, all of updated services, whose replicas fit on the other
         machines of the node group; the trial fleet loses the machine."""
         fleet, cluster = self.fleet, self.fleet.clusters[node_group[0]]
         if len(cluster.machines) <= cluster.min_nodes:
             return None
         counts = fleet.machines.replica_counts
         candidates = [
-            row for row in self._rows_of(node_group) if counts[row] and counts[row].keys() <= updated
+            row
+            for row in self._rows_of(node_group)
+            if counts[row]
+            and counts[row].keys() <= updated
+            and not fleet.machines.machine_type[row].is_joined
         ]
         for row in sorted(candidates, key=lambda row: (counts[row].total(), fleet.machines.names[row])):
             name = fleet.machines.names[row]

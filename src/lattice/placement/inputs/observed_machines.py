@@ -4,10 +4,17 @@ purchases from counting on resources that the machines of a class do not have.""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.infrastructure import StaticInfrastructure
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.meta.quantity import approximate_bytes, format_cores
 from lattice.kinds.node import CLASS_GENERATION_ANNOTATION, LatticeNode
-from lattice.kinds.node_class import MACHINES_DIFFER_CONDITION, ObservedGpus, ObservedMachine
+from lattice.kinds.node_class import (
+    MACHINES_DIFFER_CONDITION,
+    LatticeNodeClass,
+    ObservedGpus,
+    ObservedMachine,
+)
+from lattice.kinds.service import LatticeService, Remediation
 
 # Limit of differences that the message of the condition names.
 MAX_NAMED_DIFFERENCES = 5
@@ -67,11 +74,13 @@ def machine_report(node: LatticeNode) -> MachineReport | None:
 
 def counted_reports(nodes: Iterable[LatticeNode], generation: int) -> dict[str, list[LatticeNode]]:
     """Reporting nodes by offer, without the nodes that were made from an earlier generation of the class: a
-    changed class may promise other machines."""
+    changed class may promise other machines. A joined machine has its own size and says nothing about its
+    class."""
     by_offer: dict[str, list[LatticeNode]] = {}
     for node in nodes:
         made_from = node.metadata.annotations.get(CLASS_GENERATION_ANNOTATION, "")
-        if made_from not in ("", str(generation)) or not node.status.allocatable:
+        is_current = made_from in ("", str(generation)) and not node.is_joined_machine
+        if not is_current or not node.status.allocatable:
             continue
         by_offer.setdefault(node.spec.pool, []).append(node)
     return by_offer
@@ -178,3 +187,13 @@ def machines_differ_condition(differences_by_offer: Mapping[str, Sequence[Differ
         reason="LessThanStated",
         message=f"the machines have {text}: {RESET_HINT}",
     )
+
+
+def placement_records(obj: Kind) -> tuple[ObservedMachine | Remediation, ...]:
+    """The part of a status that placement reads like a spec: what real machines offer, and the machines that
+    refused a replica."""
+    if isinstance(obj, LatticeNodeClass | StaticInfrastructure):
+        return obj.status.observed
+    if isinstance(obj, LatticeService):
+        return tuple(record for record in obj.status.remediation if record.refused)
+    return ()

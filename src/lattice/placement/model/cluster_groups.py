@@ -4,8 +4,8 @@ import numpy as np
 
 from lattice.engine.table import Flags
 from lattice.placement.affinity.terms import AffinityTerm
-from lattice.placement.model.demand import Demand, group_name
-from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster, ClusterInventory
+from lattice.placement.model.demand import Demand
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster, ClusterInventory, group_name
 from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, OfferTable
 from lattice.placement.model.replica_index import ReplicaIndex

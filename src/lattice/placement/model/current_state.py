@@ -22,9 +22,9 @@ from lattice.placement.inputs.bill import BARE_WORKLOAD_PREFIX
 from lattice.placement.inputs.joined_machines import JoinedMachine
 from lattice.placement.inputs.observed_machines import MachineReport, machine_report
 from lattice.placement.inputs.price_book import Price
-from lattice.placement.model.demand import Demand, group_name
+from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
+from lattice.placement.model.inventory import Cluster, group_name
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account

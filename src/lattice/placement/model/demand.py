@@ -208,41 +208,6 @@ class Demand:
         return tuple(neighbour for neighbour in self.neighbours if neighbour not in bound)
 
     @cached_property
-    def digest(self) -> str:
-        """A digest of everything that placement reads, except for names of services, offers and policies:
-        services that may be placed differently have different digests, whatever their names are."""
-        requirements = sorted(
-            (
-                requirement.kind,
-                "" if requirement.kind == "latency" or requirement.term else requirement.value,
-                requirement.amount,
-                str(requirement.label),
-            )
-            for requirement in self.requirements
-        )
-        properties = (
-            requirements,
-            self.replicas,
-            self.requests,
-            self.gpu_model,
-            self.rules.hash,
-            self.preferences,
-            self.soft_spread,
-            len(self.usable_reserves),
-            self.tolerations,
-            self.node_selector,
-            self.max_per_node,
-            self.priority,
-            self.max_replicas,
-            sorted((*term.properties, self.name in term.targets) for term in self.terms),
-            bool(self.gang),
-            self.min_member,
-            bool(self.rule_conflict),
-            sorted(self.ignored_limits),
-        )
-        return hashlib.blake2b(repr(properties).encode(), digest_size=8).hexdigest()
-
-    @cached_property
     def own_terms(self) -> tuple[AffinityTerm, ...]:
         """The required affinity and anti-affinity terms of the service."""
         return tuple(requirement.term for requirement in self.requirements if requirement.term)
@@ -431,12 +396,6 @@ class ReplicaAsk:
         return False
 
 
-def group_name(rules: str, overflow: str, reserve: str) -> str:
-    """The name of a cluster group, `RULES/OVERFLOW/RESERVE`: the hash of the cluster rules, the data center
-    whose overflow the clusters take, and the offer whose reserve they use; the last two may be empty."""
-    return f"{rules}/{overflow}/{reserve}"
-
-
 def resolve_demand(
     service: LatticeService,
     policies: Iterable[LatticePlacementPolicy],
@@ -460,7 +419,7 @@ def resolve_demand(
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
     for term in terms:
-        if term.is_own and not term.weight and not _is_one_per_node(term, service):
+        if term.is_own and not term.weight and not term.limits_to_one_per_node(service_key(service)):
             kind: RequirementKind = "antiAffinity" if term.is_anti else "affinity"
             requirements.append(Requirement(kind, str(term), own, term=term))
     for policy in matching:
@@ -478,7 +437,7 @@ def resolve_demand(
         soft_spread=tuple(
             (spread.topology_key, spread.max_skew) for spread in _offer_spreads(service, "ScheduleAnyway")
         ),
-        calls=tuple(dict.fromkeys([*_called_services(service).values(), *latency_targets(service).values()])),
+        calls=tuple(dict.fromkeys([*called_services(service).values(), *latency_targets(service).values()])),
         callers=tuple(callers),
         latency_to=tuple(latency_targets(service).items()),
         usable_reserves=frozenset(usable_reserves),
@@ -523,18 +482,12 @@ def _preferences(
     return tuple(sorted((sort, ascending, weight) for (sort, ascending), weight in weights.items() if weight))
 
 
-def _is_one_per_node(term: AffinityTerm, service: LatticeService) -> bool:
-    """Whether the term only keeps the replicas of the service itself on different machines: a limit of one
-    replica per machine."""
-    return term.is_anti and term.key == "node" and term.targets == (service_key(service),)
-
-
 def _max_per_node(
     service: LatticeService, policies: Sequence[LatticePlacementPolicy], terms: Iterable[AffinityTerm]
 ) -> int:
     """The largest number of replicas on one machine by the spread rules over nodes and by anti-affinity to
     the service itself; 0 without a rule."""
-    if any(not term.weight and _is_one_per_node(term, service) for term in terms):
+    if any(not term.weight and term.limits_to_one_per_node(service_key(service)) for term in terms):
         return 1
     limits = [
         spread.max_skew
@@ -619,7 +572,7 @@ def _cluster_rules(policies: Sequence[LatticePlacementPolicy]) -> tuple[ClusterR
     return ClusterRules(-min_nodes, max_nodes, packing_millionths, prefix), (min_source, max_source)
 
 
-def _called_services(service: LatticeService) -> dict[str, str]:
+def called_services(service: LatticeService) -> dict[str, str]:
     """The services that the service calls, by the name of the dependency."""
     namespace = service.metadata.namespace or DEFAULT_NAMESPACE
     called = {}
@@ -644,13 +597,3 @@ def latency_targets(service: LatticeService) -> dict[str, str]:
 def service_source(name: str) -> str:
     """The source of the requirements that a service states; the name may include the namespace."""
     return f"service/{name.rpartition('/')[2]}"
-
-
-def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[tuple[str, bool]]]:
-    """By called service: the calling services, with whether the caller limits the latency to the service."""
-    callers: dict[str, list[tuple[str, bool]]] = {}
-    for service in services:
-        bound = set(latency_targets(service).values())
-        for called in dict.fromkeys([*_called_services(service).values(), *bound]):
-            callers.setdefault(called, []).append((service_key(service), called in bound))
-    return callers

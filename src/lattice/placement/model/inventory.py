@@ -10,13 +10,19 @@ import numpy as np
 from lattice.engine.table import Table
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.journal import Journal
-from lattice.placement.model.offer import NO_LIMIT, MachineType, OfferTable
+from lattice.placement.model.offer import NO_LIMIT, RUNTIMES, MachineType, OfferTable
 from lattice.placement.model.offer_ledgers import OfferLedgers
 
 # The group of joined machines that no cluster has claimed: any demand may claim them.
 UNCLAIMED_GROUP = "unclaimed"
 # Replicas of the service on the machine, free milli-cores, free bytes, the tie key of the type, the name.
 MachineRank = tuple[int, int, int, int, str]
+
+
+def group_name(rules: str, overflow: str, reserve: str) -> str:
+    """The name of a cluster group, `RULES/OVERFLOW/RESERVE`: the hash of the cluster rules, the data center
+    whose overflow the clusters take, and the offer whose reserve they use; the last two may be empty."""
+    return f"{rules}/{overflow}/{reserve}"
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +137,8 @@ class ClusterInventory:
         self.pinned: set[str] = set()
         # Whether a machine has taints that its machine type in the catalog does not state.
         self.has_tainted_machines = False
+        # Runtimes that some machine does not have.
+        self.lacking_runtimes: set[str] = set()
         # By row of the offer: what replicas of services use that may not use the reserve of the offer.
         self.unentitled_usage: list[Counter[str]] = [Counter() for _ in table.offers]
         # Overflow clusters by the data center that overflows.
@@ -252,6 +260,8 @@ class ClusterInventory:
     def _count_machines(self, cluster: Cluster, kind: MachineType, count: int) -> None:
         """Change size, usage and committed rate by `count` machines; a negative count removes."""
         row, index = cluster.offer_row, self._table.resource_index
+        if kind.runtimes is not None:
+            self.lacking_runtimes |= RUNTIMES - kind.runtimes
         if kind.is_joined:
             # The limits and budgets of an offer bound the machines that Lattice makes.
             for name in ("cpu", "memory"):

@@ -12,7 +12,7 @@ from lattice.engine.table import Flags, Integers
 from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, RUNTIMES, STATIC_MACHINE_TYPE, MachineType, Offer
 
 # A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
 UNPRICED_COST = 1 << 60
@@ -20,7 +20,6 @@ UNPRICED_COST = 1 << 60
 MAX_MIX_STEPS = 8
 # A number of machines that is below an integer by less than this counts as the integer.
 ROUNDING_TOLERANCE = 1e-9
-RUNTIMES = ("container", "process")
 
 
 class MachineCatalog:
@@ -224,31 +223,31 @@ class MachineFit:
         key = (self._catalog.type_groups[row], replicas)
         if key not in self._purchases:
             if key[0] not in self._candidates:
-                self._candidates[key[0]] = self._useful_types(row)
+                # The types of the offer that no other type dominates, cheapest first.
+                catalog, needs = self._catalog, self._demand.effective_needs
+                candidates = []
+                for type_id in np.flatnonzero(self.can_host[:, row] & catalog.is_priced[:, row]).tolist():
+                    shares = []
+                    for resource in ("cpu", "memory"):
+                        size = int(catalog.size(resource)[type_id, row])
+                        shares.append(needs.get(resource, 0) / size if 0 < size < NO_LIMIT else 0.0)
+                    fitting = int(self.replicas_per_machine[type_id, row])
+                    candidates.append(
+                        _Candidate(int(catalog.rate[type_id, row]), fitting, max(shares), type_id)
+                    )
+                useful: list[_Candidate] = []
+                for candidate in sorted(
+                    candidates, key=lambda kind: (kind.rate, kind.share, -kind.fitting, kind.type_id)
+                ):
+                    if not any(
+                        rival.fitting >= candidate.fitting and rival.share <= candidate.share
+                        for rival in useful
+                    ):
+                        useful.append(candidate)
+                self._candidates[key[0]] = useful
             packing = max(1, self._demand.rules.packing_millionths) / MILLIONTHS
             self._purchases[key] = _cheapest_purchase(self._candidates[key[0]], replicas, packing)
         return self._purchases[key]
-
-    def _useful_types(self, row: int) -> "list[_Candidate]":
-        """The types of the offer that no other type dominates, cheapest first."""
-        catalog, needs = self._catalog, self._demand.effective_needs
-        candidates = []
-        for type_id in np.flatnonzero(self.can_host[:, row] & catalog.is_priced[:, row]).tolist():
-            shares = []
-            for resource in ("cpu", "memory"):
-                size = int(catalog.size(resource)[type_id, row])
-                shares.append(needs.get(resource, 0) / size if 0 < size < NO_LIMIT else 0.0)
-            fitting = int(self.replicas_per_machine[type_id, row])
-            candidates.append(_Candidate(int(catalog.rate[type_id, row]), fitting, max(shares), type_id))
-        useful: list[_Candidate] = []
-        for candidate in sorted(
-            candidates, key=lambda kind: (kind.rate, kind.share, -kind.fitting, kind.type_id)
-        ):
-            if not any(
-                rival.fitting >= candidate.fitting and rival.share <= candidate.share for rival in useful
-            ):
-                useful.append(candidate)
-        return useful
 
 
 class _Candidate(NamedTuple):

@@ -2,7 +2,7 @@
 data center."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -12,8 +12,10 @@ from lattice.engine.table import Flags, Floats, Integers, Table
 from lattice.kinds.constraints import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
+from lattice.kinds.node_class import ObservedMachine
 from lattice.kinds.overflow import Overflow
 from lattice.placement.inputs.latency import Place
+from lattice.placement.inputs.observed_machines import PromisedMachine, lacks_anything
 from lattice.placement.inputs.price_book import Price
 from lattice.placement.model.demand import Demand
 
@@ -25,6 +27,8 @@ STATIC_MACHINE_TYPE = "static"
 # The lower bits of the rank of an offer come from its name.
 TIE_KEY_BITS = 48
 NAME_RANK_BITS = 16
+# All runtimes that a container may need.
+RUNTIMES = frozenset({"container", "process"})
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
 
@@ -273,3 +277,28 @@ def _totals(offer: Offer) -> dict[str, int]:
         "clusters": limits.clusters,
     }
     return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}
+
+
+def promised_machine(kind: MachineType) -> PromisedMachine:
+    """The machine type as stated, without amounts that have no limit."""
+    sizes = {name: amount for name, amount in kind.size.items() if amount < NO_LIMIT}
+    return PromisedMachine(sizes, kind.gpu_model, kind.runtimes)
+
+
+def as_observed(kind: MachineType, record: ObservedMachine | None) -> MachineType:
+    """The machine type that a purchase may count on: of every resource the smaller of the stated and the
+    observed amount."""
+    if record is None or not lacks_anything(promised_machine(kind), record):
+        return kind
+    size = {
+        name: amount if amount >= NO_LIMIT else min(amount, record.allocatable.get(name, 0))
+        for name, amount in kind.size.items()
+    }
+    models = [entry.model for entry in record.gpus]
+    gpu_model = kind.gpu_model
+    if gpu_model and models and gpu_model not in models:
+        gpu_model = models[0] if len(models) == 1 else ""
+    runtimes = kind.runtimes
+    if record.runtimes:
+        runtimes = frozenset(record.runtimes) if runtimes is None else runtimes & set(record.runtimes)
+    return replace(kind, size=size, gpu_model=gpu_model, runtimes=runtimes, promised=kind)

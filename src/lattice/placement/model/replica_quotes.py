@@ -429,6 +429,8 @@ class Quotes:
             or demand.node_selector
             or demand.gpu_model
             or demand.needs.get("gpu")
+            or demand.refusals
+            or demand.runtimes & self._inventory.lacking_runtimes
         )
         has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
         return bool(special or has_taints or self._table.offers_with_reserve)

@@ -16,12 +16,11 @@ from lattice.kinds.ledger import (
 )
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
-from lattice.kinds.node_class import LatticeNodeClass, MachineSize, ObservedMachine
+from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService, Remediation
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
-from lattice.placement.inputs.observed_machines import PromisedMachine, lacks_anything
+from lattice.placement.inputs.observed_machines import PromisedMachine
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
 from lattice.placement.model.offer import (
     NO_LIMIT,
@@ -31,6 +30,8 @@ from lattice.placement.model.offer import (
     Limits,
     MachineType,
     Offer,
+    as_observed,
+    promised_machine,
 )
 
 K = TypeVar("K", bound=Kind)
@@ -91,12 +92,6 @@ class NodeClasses(dict[str, LatticeNodeClass]):
     ) -> tuple[MachineType, ...]:
         """The named classes as the provider sells them in the region, by name; classes without a size on the
         provider are left out. A class whose real machines in the offer have less has their size."""
-        types = self._stated_types(names, provider, region)
-        if not self._observed:
-            return types
-        return tuple(as_observed(kind, self._observed.get((kind.name, offer))) for kind in types)
-
-    def _stated_types(self, names: Iterable[str], provider: str, region: str) -> tuple[MachineType, ...]:
         resolved = []
         for name in sorted(set(names)):
             if name not in self:
@@ -115,7 +110,10 @@ class NodeClasses(dict[str, LatticeNodeClass]):
                     )
                 )
             resolved.append(self._type_cache[key])
-        return tuple(machine_type for machine_type in resolved if machine_type is not None)
+        types = tuple(machine_type for machine_type in resolved if machine_type is not None)
+        if not self._observed:
+            return types
+        return tuple(as_observed(kind, self._observed.get((kind.name, offer))) for kind in types)
 
     def generic_types(self) -> tuple[MachineType, ...]:
         """Classes at their default size, without accelerators: the machines of a data center that states a
@@ -362,41 +360,6 @@ def promised_class(node_class: LatticeNodeClass, provider: str) -> PromisedMachi
     """The machine that a class states on a provider, or by default if it has no entry for the provider."""
     size = node_class.spec.size_on(provider) or node_class.spec.default_size
     return promised_machine(_machine_type(node_class, size, None))
-
-
-def promised_machine(kind: MachineType) -> PromisedMachine:
-    """The machine type as stated, without amounts that have no limit."""
-    sizes = {name: amount for name, amount in kind.size.items() if amount < NO_LIMIT}
-    return PromisedMachine(sizes, kind.gpu_model, kind.runtimes)
-
-
-def placement_records(obj: Kind) -> tuple[ObservedMachine | Remediation, ...]:
-    """The part of a status that placement reads like a spec: what real machines offer, and the machines that
-    refused a replica."""
-    if isinstance(obj, LatticeNodeClass | StaticInfrastructure):
-        return obj.status.observed
-    if isinstance(obj, LatticeService):
-        return tuple(record for record in obj.status.remediation if record.refused)
-    return ()
-
-
-def as_observed(kind: MachineType, record: ObservedMachine | None) -> MachineType:
-    """The machine type that a purchase may count on: of every resource the smaller of the stated and the
-    observed amount."""
-    if record is None or not lacks_anything(promised_machine(kind), record):
-        return kind
-    size = {
-        name: amount if amount >= NO_LIMIT else min(amount, record.allocatable.get(name, 0))
-        for name, amount in kind.size.items()
-    }
-    models = [entry.model for entry in record.gpus]
-    gpu_model = kind.gpu_model
-    if gpu_model and models and gpu_model not in models:
-        gpu_model = models[0] if len(models) == 1 else ""
-    runtimes = kind.runtimes
-    if record.runtimes:
-        runtimes = frozenset(record.runtimes) if runtimes is None else runtimes & set(record.runtimes)
-    return replace(kind, size=size, gpu_model=gpu_model, runtimes=runtimes, promised=kind)
 
 
 def _per_machine(total: int | None, nodes: int) -> int:

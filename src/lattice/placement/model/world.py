@@ -35,6 +35,7 @@ from lattice.placement.inputs.ledger_math import (
     rate_cap,
     time_left_in_month,
 )
+from lattice.placement.inputs.observed_machines import placement_records
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.current_state import (
     EMPTY_LAYOUT,
@@ -46,10 +47,16 @@ from lattice.placement.model.current_state import (
     add_joined_machines,
     restore_cluster_numbers,
 )
-from lattice.placement.model.demand import Demand, MachineRefusal, callers_by_service, resolve_demand
+from lattice.placement.model.demand import (
+    Demand,
+    MachineRefusal,
+    called_services,
+    latency_targets,
+    resolve_demand,
+)
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply, placement_records
+from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply
 
 OFFER_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
@@ -503,3 +510,13 @@ def placed_counts(fleet: Fleet, service: str) -> Counter[tuple[str, str, str]]:
             fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[assignment.machine].name
         ] += 1
     return counts
+
+
+def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[tuple[str, bool]]]:
+    """By called service: the calling services, with whether the caller limits the latency to the service."""
+    callers: dict[str, list[tuple[str, bool]]] = {}
+    for service in services:
+        bound = set(latency_targets(service).values())
+        for called in dict.fromkeys([*called_services(service).values(), *bound]):
+            callers.setdefault(called, []).append((service_key(service), called in bound))
+    return callers

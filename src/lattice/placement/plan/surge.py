@@ -42,10 +42,10 @@ def surge_of(demands: Iterable[Demand], fleet: Fleet) -> Surge:
             groups = sorted(
                 {
                     (
-                        fleet.machines.cluster[seat.machine].name,
-                        fleet.machines.machine_type[seat.machine].name,
+                        fleet.machines.cluster[assignment.machine].name,
+                        fleet.machines.machine_type[assignment.machine].name,
                     )
-                    for seat in fleet.assignments.get(demand.name, ())
+                    for assignment in fleet.assignments.get(demand.name, ())
                 }
             )
             if not groups:

@@ -116,7 +116,15 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
             for document in _unplaced_documents(plan.unplaced, before, after)
         ],
         "risks": list(plan.risks),
-        "findings": _finding_documents(after),
+        "findings": [
+            {
+                "subject": finding.subject,
+                "type": finding.type,
+                "reason": finding.reason,
+                "message": finding.message,
+            }
+            for finding in after.world.findings
+        ],
         "prices": price_document(after.fleet, after.bill),
         "latencies": latency_documents(after, changed),
     }
@@ -310,19 +318,6 @@ def verdict_document(verdict: Verdict) -> Document:
         "waits": list(verdict.waits),
         "required": verdict.required.properties(),
     }
-
-
-def _finding_documents(state: FleetState) -> list[Document]:
-    """Return the findings about the declared supply."""
-    return [
-        {
-            "subject": finding.subject,
-            "type": finding.type,
-            "reason": finding.reason,
-            "message": finding.message,
-        }
-        for finding in state.world.findings
-    ]
 
 
 def price_document(fleet: Fleet, bill: Bill | None = None) -> Document:

@@ -78,33 +78,30 @@ def budget_conditions(supplier: BudgetOwner, verdicts: Mapping[str, BudgetVerdic
             type=BUDGET_CONDITION,
             status="True" if exceeded else "False",
             reason=REGION_EXCEEDED if exceeded and region else first.reason,
-            message="; ".join(_with_region(region, verdict.message) for region, verdict in shown.items()),
+            message="; ".join(
+                (f"region {region}: {verdict.message}" if region else verdict.message)
+                for region, verdict in shown.items()
+            ),
         )
     ]
     own = verdicts.get("")
     if own is not None:
-        conditions.append(_alert_condition(own))
+        # Return whether the use under the rule that binds reaches the alert threshold.
+        status = own.status
+        is_alerting = status.state is not BudgetState.OK
+        message = (
+            f"{percent_text(status.utilisation)} of {format_dollars(status.limit or 0)} by the {status.rule.words}; "
+            f"the alert threshold is {percent_text(status.alert_millionths)}"
+        )
+        conditions.append(
+            Condition(
+                type=ALERT_CONDITION,
+                status="True" if is_alerting else "False",
+                reason="ThresholdReached" if is_alerting else "BelowThreshold",
+                message=message,
+            )
+        )
     return conditions
-
-
-def _alert_condition(verdict: BudgetVerdict) -> Condition:
-    """Return whether the use under the rule that binds reaches the alert threshold."""
-    status = verdict.status
-    is_alerting = status.state is not BudgetState.OK
-    message = (
-        f"{percent_text(status.utilisation)} of {format_dollars(status.limit or 0)} by the {status.rule.words}; "
-        f"the alert threshold is {percent_text(status.alert_millionths)}"
-    )
-    return Condition(
-        type=ALERT_CONDITION,
-        status="True" if is_alerting else "False",
-        reason="ThresholdReached" if is_alerting else "BelowThreshold",
-        message=message,
-    )
-
-
-def _with_region(region: str, message: str) -> str:
-    return f"region {region}: {message}" if region else message
 
 
 def region_budgets(verdicts: Mapping[str, BudgetVerdict]) -> dict[str, RegionBudget]:

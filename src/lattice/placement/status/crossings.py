@@ -45,15 +45,15 @@ class Crossing:
         return self.condition if self.is_up else f"{self.condition}{CLEARED_SUFFIX}"
 
 
-def find_crossings(before: Status, after: Status) -> Iterator[Crossing]:
+def find_crossings(previous_status: Status, after: Status) -> Iterator[Crossing]:
     """Yield the crossings between two versions of the status, those of the object before those of its regions."""
     for kind in CROSSING_CONDITIONS:
         current = find_condition(after.conditions, kind)
-        was_beyond, is_beyond = _is_beyond(before, kind), _is_beyond(after, kind)
+        was_beyond, is_beyond = _is_beyond(previous_status, kind), _is_beyond(after, kind)
         if was_beyond != is_beyond:
             yield Crossing(kind, is_beyond, current.message if current is not None else "no limit")
-    if isinstance(before, CloudStatus) and isinstance(after, CloudStatus):
-        yield from _region_crossings(before.region_budgets, after.region_budgets)
+    if isinstance(previous_status, CloudStatus) and isinstance(after, CloudStatus):
+        yield from _region_crossings(previous_status.region_budgets, after.region_budgets)
 
 
 def _is_beyond(status: Status, kind: str) -> bool:
@@ -64,10 +64,10 @@ def _is_beyond(status: Status, kind: str) -> bool:
 
 
 def _region_crossings(
-    before: Mapping[str, RegionBudget], after: Mapping[str, RegionBudget]
+    previous_budgets: Mapping[str, RegionBudget], after: Mapping[str, RegionBudget]
 ) -> Iterator[Crossing]:
-    for region in sorted({*before, *after}):
-        previous, current = before.get(region, RegionBudget()), after.get(region, RegionBudget())
+    for region in sorted({*previous_budgets, *after}):
+        previous, current = previous_budgets.get(region, RegionBudget()), after.get(region, RegionBudget())
         for kind, states in _STATES_BEYOND.items():
             was_beyond, is_beyond = previous.phase in states, current.phase in states
             if was_beyond != is_beyond:

@@ -13,6 +13,7 @@ from lattice.kinds.service import (
     PLACED_CONDITION,
     PROGRESSING_CONDITION,
     ROLLOUT_COMPLETE,
+    SCALE_DOWN_WAITS,
     STALE_CONDITION,
     LatticeService,
     SchedulerDecision,
@@ -120,7 +121,7 @@ def _cost_condition(
         surge_machines
         and progress is not None
         and progress.status == "False"
-        and progress.reason not in (ROLLOUT_COMPLETE, NO_SURGE_CAPACITY)
+        and progress.reason not in (ROLLOUT_COMPLETE, NO_SURGE_CAPACITY, SCALE_DOWN_WAITS)
     ):
         message = (
             f"the update holds {pluralize(surge_machines, 'machine')} more than a fresh plan until it ends; "

@@ -26,7 +26,19 @@ def refused_purchases(
     for name, placement in decided.placements.items():
         if placement.missing:
             for ledger, need in _over_budget(placement, decided.fleet):
-                refusal = _refusal(decided.world, decided.fleet, ledger, name, need)
+                committed, cap = (
+                    decided.fleet.ledgers.committed[ledger],
+                    decided.fleet.ledgers.commit_cap(ledger),
+                )
+                counted, now = decided.world.ledger_with_rate(ledger, committed), decided.world.budget_time
+                refusal = Refusal(
+                    service=name,
+                    rule=tightest_rule(counted, now).value,
+                    need_micros=need,
+                    have_micros=max(0, cap - committed) if cap < NO_LIMIT else 0,
+                    limit_needed_micros=required_limit(counted, need, now),
+                    at=format_timestamp(now),
+                )
                 smallest = by_ledger.setdefault(ledger, {}).setdefault(name, refusal)
                 if refusal.need_micros < smallest.need_micros:
                     by_ledger[ledger][name] = refusal
@@ -70,16 +82,3 @@ def _over_budget(placement: Placement, fleet: Fleet) -> Iterator[tuple[str, int]
         for row in rejected.nonzero()[0]:
             if not any(mask[row] for mask in other_masks):
                 yield from exceeding_ledgers(reason.ask, fleet, int(row))
-
-
-def _refusal(world: World, fleet: Fleet, ledger: str, service: str, need: int) -> Refusal:
-    committed, cap = fleet.ledgers.committed[ledger], fleet.ledgers.commit_cap(ledger)
-    counted, now = world.ledger_with_rate(ledger, committed), world.budget_time
-    return Refusal(
-        service=service,
-        rule=tightest_rule(counted, now).value,
-        need_micros=need,
-        have_micros=max(0, cap - committed) if cap < NO_LIMIT else 0,
-        limit_needed_micros=required_limit(counted, need, now),
-        at=format_timestamp(now),
-    )

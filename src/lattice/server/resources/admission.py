@@ -194,7 +194,24 @@ def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None
     """Add the fields that the API sets by itself on new Lattice objects, namespaces and secrets; reject changes
     of immutable objects."""
     if previous is None and served.resource.id in BORN_PENDING:
-        obj = {**obj, "status": _pending_status(served, obj["metadata"].get("creationTimestamp", ""))}
+        created = obj["metadata"].get("creationTimestamp", "")
+        # Clients that wait by kstatus (Flux, Helm, kpt) would take an object without this status for a ready one.
+        ready = {
+            "type": READY_CONDITION,
+            "status": "Unknown",
+            "reason": "Pending",
+            "message": "no controller has observed the object yet",
+            "lastTransitionTime": created,
+        }
+        status: Object = {"observedGeneration": 0, "conditions": [ready]}
+        obj = {
+            **obj,
+            "status": (
+                {"phase": "Pending", **status}
+                if served.resource.id == "latticeservices.lattice.dev"
+                else status
+            ),
+        }
     match served.resource.id:
         case "namespaces":
             obj = _with_name_label(obj)
@@ -215,22 +232,6 @@ def _with_name_label(obj: Object) -> Object:
         return obj
     labels = {**metadata.get("labels", {}), NAMESPACE_NAME_LABEL: metadata["name"]}
     return {**obj, "metadata": {**metadata, "labels": labels}}
-
-
-def _pending_status(served: ServedKind, created: str) -> Object:
-    """Return the status of an object that no controller has seen yet.
-
-    Without it, clients that wait by kstatus (Flux, Helm, kpt) take a new object for a ready one.
-    """
-    ready = {
-        "type": READY_CONDITION,
-        "status": "Unknown",
-        "reason": "Pending",
-        "message": "no controller has observed the object yet",
-        "lastTransitionTime": created,
-    }
-    status: Object = {"observedGeneration": 0, "conditions": [ready]}
-    return {"phase": "Pending", **status} if served.resource.id == "latticeservices.lattice.dev" else status
 
 
 def _encode_secret(obj: Object, previous: Object | None) -> Object:

@@ -9,7 +9,7 @@ from lattice.server.event_versions.event_store import V1_RESOURCE as EVENT_V1_RE
 from lattice.server.event_versions.event_store import EventV1Store
 from lattice.server.requests.catalog import Catalog, ServedKind
 from lattice.server.resources.watch_frames import WatchFrameCache
-from lattice.server.resources.write_retries import WriteTurns
+from lattice.server.resources.write_retries import WriteLocks
 from lattice.store.protocol import Store
 
 
@@ -31,10 +31,10 @@ class Api:
     namespace_revisions: dict[str, int] = field(default_factory=dict)
 
     # Built in `__post_init__`, with the clock and the jitter of this Api.
-    write_turns: WriteTurns = field(init=False)
+    write_locks: WriteLocks = field(init=False)
 
     def __post_init__(self) -> None:
-        self.write_turns = WriteTurns(self.clock, lambda: self.jitter())
+        self.write_locks = WriteLocks(self.clock, lambda: self.jitter())
 
     def store_of(self, served: ServedKind) -> Store:
         """The store that holds the objects of a kind, in the form of the kind."""

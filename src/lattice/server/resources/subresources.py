@@ -83,19 +83,7 @@ def _requested_scale(call: Call, old: Entry) -> Object:
         requested = change(_scale(call, unpack(old.value, old.revision)), parse_json(call.body).value)
     if not isinstance(requested, dict) or not isinstance(requested.get("metadata") or {}, dict):
         raise Malformed("the body must be a Scale object")
-    _require_scale_kind(requested)
-    name = (requested.get("metadata") or {}).get("name")
-    if name and name != call.target.name:
-        raise Malformed(
-            f"the name of the object ({name}) does not match the name on the URL ({call.target.name})",
-            where="metadata.name",
-            fix="use the same name",
-        )
-    return requested
-
-
-def _require_scale_kind(requested: Object) -> None:
-    """Raise Malformed for a body that names another kind: a LatticeService read as a Scale would say 0."""
+    # Raise Malformed for a body that names another kind: a LatticeService read as a Scale would say 0.
     kind, api_version = requested.get("kind") or "Scale", requested.get("apiVersion") or "autoscaling/v1"
     if (kind, api_version) != ("Scale", "autoscaling/v1"):
         raise Malformed(
@@ -104,6 +92,14 @@ def _require_scale_kind(requested: Object) -> None:
             where="kind",
             fix='send {"kind": "Scale", "apiVersion": "autoscaling/v1", "spec": {"replicas": N}}',
         )
+    name = (requested.get("metadata") or {}).get("name")
+    if name and name != call.target.name:
+        raise Malformed(
+            f"the name of the object ({name}) does not match the name on the URL ({call.target.name})",
+            where="metadata.name",
+            fix="use the same name",
+        )
+    return requested
 
 
 def _requested_count(requested: Object) -> int:

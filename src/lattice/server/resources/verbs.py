@@ -148,7 +148,7 @@ async def write_until_won(
 ) -> Reply:
     """Repeat an attempt to write the target that lost a race; raise Conflict at the deadline."""
     target = call.target
-    return await api.write_turns.write(
+    return await api.write_locks.write(
         target.served.key(target.namespace, target.name),
         attempt,
         lambda: admission.stale_object_error(target.served, target.name),
@@ -315,7 +315,21 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
     obj = unpack(entry.value, entry.revision)
     admission.reject_permanent_deletion(entry.key)
     reject_owned_workload(call.user, served.resource, obj)
-    _check_preconditions(served, obj, options)
+    # Raise Conflict unless the object has the uid and revision that the options require.
+    metadata = obj["metadata"]
+    for required, actual, field in (
+        (options.uid, metadata["uid"], "UID"),
+        (options.revision, metadata["resourceVersion"], "ResourceVersion"),
+    ):
+        if required and required != actual:
+            error = admission.stale_object_error(served, metadata["name"])
+            error.message = (
+                f'Operation cannot be fulfilled on {served.resource.id} "{metadata["name"]}": '
+                f"the {field} in the precondition ({required}) "
+                f"does not match the {field} in record ({actual}). "
+                "The object might have been deleted and then recreated"
+            )
+            raise error
     finalizers = {"Foreground": (FOREGROUND_FINALIZER,), "Orphan": (ORPHAN_FINALIZER,)}.get(
         options.propagation_policy, ()
     )
@@ -332,24 +346,6 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
     value = pack(served.resource, marked)
     revision = await api.store_of(served).commit([Put(entry.key, value, entry.revision)])
     return Reply(splice_revision(value, served.revision_offset, revision))
-
-
-def _check_preconditions(served: ServedKind, obj: Object, options: DeleteOptions) -> None:
-    """Raise Conflict unless the object has the uid and revision that the options require."""
-    metadata = obj["metadata"]
-    for required, actual, field in (
-        (options.uid, metadata["uid"], "UID"),
-        (options.revision, metadata["resourceVersion"], "ResourceVersion"),
-    ):
-        if required and required != actual:
-            error = admission.stale_object_error(served, metadata["name"])
-            error.message = (
-                f'Operation cannot be fulfilled on {served.resource.id} "{metadata["name"]}": '
-                f"the {field} in the precondition ({required}) "
-                f"does not match the {field} in record ({actual}). "
-                "The object might have been deleted and then recreated"
-            )
-            raise error
 
 
 def method_not_allowed(call: Call) -> MethodNotAllowed:

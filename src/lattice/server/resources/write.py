@@ -168,7 +168,7 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
             api.namespace_revisions.pop(key.namespace, None)
             raise
 
-    return await api.write_turns.retry(
+    return await api.write_locks.retry(
         insert,
         lambda: Unavailable(
             f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request"

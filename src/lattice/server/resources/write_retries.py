@@ -1,7 +1,7 @@
 """Repeat a write that lost a race against another write, until the deadline of the request.
 
 A write without resourceVersion states a change, not a revision: it never fails because other clients write the
-same object. Writes of one server to one object take turns, so that only writes of other servers and of
+same object. Writes of one server to one object run one after the other, so that only writes of other servers and of
 controllers make an attempt fail.
 """
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class _Turn:
+class _ObjectLock:
     """The lock of one object, and the number of requests that hold the lock or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -34,26 +34,26 @@ class _Turn:
 
 
 @dataclass
-class WriteTurns:
+class WriteLocks:
     """One lock for every object that requests write at present; an idle object has no lock."""
 
     clock: Clock
     # 0 to 1; spreads the pauses of several servers.
     jitter: Callable[[], float] = lambda: 1.0
-    _turns: dict[Key, _Turn] = field(default_factory=dict)
+    _locks: dict[Key, _ObjectLock] = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
-    async def turn(self, key: Key) -> AsyncIterator[None]:
+    async def hold(self, key: Key) -> AsyncIterator[None]:
         """Wait until no other request of this server writes the object."""
-        turn = self._turns.setdefault(key, _Turn())
-        turn.requests += 1
+        object_lock = self._locks.setdefault(key, _ObjectLock())
+        object_lock.requests += 1
         try:
-            async with turn.lock:
+            async with object_lock.lock:
                 yield
         finally:
-            turn.requests -= 1
-            if not turn.requests:
-                del self._turns[key]
+            object_lock.requests -= 1
+            if not object_lock.requests:
+                del self._locks[key]
 
     async def write(
         self,
@@ -63,10 +63,10 @@ class WriteTurns:
         *,
         conflicts: tuple[type[LatticeError], ...] = (RevisionConflict,),
     ) -> T:
-        """Take a turn and run `attempt`, which reads the object and commits the write, until the commit
+        """Lock the object and run `attempt`, which reads the object and commits the write, until the commit
         wins."""
         deadline = self.clock.monotonic() + WRITE_DEADLINE_S
-        async with self.turn(key):
+        async with self.hold(key):
             return await self.retry(attempt, exhausted, conflicts=conflicts, deadline=deadline)
 
     async def retry(

@@ -2,7 +2,7 @@
 answered together, and at rest every ledger states the machines that exist at the price of now."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -58,22 +58,19 @@ class PurchaseChecks:
         """I-41: no machine is bought for replicas that the joined machines of the class cannot take. I-42: not more
         machines are in flight than the waiting replicas of the cluster need."""
         for change in changes:
-            self._remember(change, record.at)
+            old, new = change.old, change.new
+            if isinstance(new, LatticeNodeClass) and (
+                not isinstance(old, LatticeNodeClass) or old.metadata.generation != new.metadata.generation
+            ):
+                self._class_changed_at[new.metadata.name] = record.at
+            if isinstance(new, LatticeNode) and _has_joined(new) and new.spec.cluster:
+                machines = self._offered.setdefault((new.spec.pool, new.spec.node_class), {})
+                joined_at, _ = machines.get(new.metadata.uid, (record.at, new))
+                machines[new.metadata.uid] = (joined_at, new)
             if isinstance(change.new, LatticeCluster) and record.origin == CONTROLLERS:
                 for node_class, count in sorted(change.new.spec.nodes.items()):
                     if count > (change.old.spec.nodes.get(node_class, 0) if change.old else 0):
                         yield from self._check_purchase(record, changes, change.new, node_class)
-
-    def _remember(self, change: ObjectChange, at: float) -> None:
-        old, new = change.old, change.new
-        if isinstance(new, LatticeNodeClass) and (
-            not isinstance(old, LatticeNodeClass) or old.metadata.generation != new.metadata.generation
-        ):
-            self._class_changed_at[new.metadata.name] = at
-        if isinstance(new, LatticeNode) and _has_joined(new) and new.spec.cluster:
-            machines = self._offered.setdefault((new.spec.pool, new.spec.node_class), {})
-            joined_at, _ = machines.get(new.metadata.uid, (at, new))
-            machines[new.metadata.uid] = (joined_at, new)
 
     def _check_purchase(
         self, record: CommitRecord, changes: list[ObjectChange], cluster: LatticeCluster, node_class: str
@@ -81,7 +78,19 @@ class PurchaseChecks:
         since = self.context.unseen_since(record)
         cell = (cluster.metadata.name, node_class)
         waiting = waiting_shapes(self.context, cell, changes, since)
-        joined = self._joined_nodes(cell, since)
+        # Machines of the cell that had joined at any time since `since` and were not being removed.
+        paths = {
+            path
+            for path, node in self.context.snapshot.nodes.items()
+            if (node.spec.cluster, node.spec.node_class) == cell
+        }
+        joined = sum(
+            any(
+                _has_joined(node) and not node.metadata.deletion_timestamp
+                for node in self.context.snapshot.versions(LatticeNode, path, since)
+            )
+            for path in paths
+        )
         in_flight = cluster.spec.nodes[node_class] - joined
         size = self._class_size(node_class, since)
         # A cluster keeps `minNodes` machines whatever its replicas need.
@@ -130,21 +139,6 @@ class PurchaseChecks:
         if len(idle) >= MAX_IDLE_MACHINES:
             yield "I-41", f"{words} while {', '.join(sorted(idle))} of that class are idle"
 
-    def _joined_nodes(self, cell: Cell, since: float) -> int:
-        """Machines of the cell that had joined at any time since `since` and were not being removed."""
-        paths = {
-            path
-            for path, node in self.context.snapshot.nodes.items()
-            if (node.spec.cluster, node.spec.node_class) == cell
-        }
-        return sum(
-            any(
-                _has_joined(node) and not node.metadata.deletion_timestamp
-                for node in self.context.snapshot.versions(LatticeNode, path, since)
-            )
-            for path in paths
-        )
-
     def _class_size(self, node_class: str, since: float) -> Mapping[str, int]:
         """The smallest amounts of the class that the buyer may have known."""
         sizes = [
@@ -172,7 +166,14 @@ def waiting_shapes(
     for path, versions in sorted(services.items()):
         if not versions:
             continue
-        placed = max(_placed_in(version, cell) for version in versions)
+        placed = max(
+            sum(
+                placement.replicas or 0
+                for placement in version.status.placements
+                if (placement.cluster, placement.node) == cell
+            )
+            for version in versions
+        )
         service_shapes = {_shape_of_service(version) for version in versions}
         largest = max(service_shapes, key=lambda shape: (shape.is_exclusive, shape.amounts))
         is_rolling = False
@@ -190,11 +191,6 @@ def waiting_shapes(
         # The surge replica of an update.
         shapes += [largest] * (max(0, placed) + is_rolling)
     return shapes
-
-
-def _placed_in(service: LatticeService, cell: Cell) -> int:
-    placements = service.status.placements
-    return sum(placed.replicas or 0 for placed in placements if (placed.cluster, placed.node) == cell)
 
 
 def _is_current(workload: LatticeWorkload, service: LatticeService) -> bool:
@@ -314,7 +310,12 @@ def check_final_book(context: CheckerContext) -> Findings:
         if shown != recount:
             yield "I-43", f"the status of pool {name} states {shown} machines, and {recount} exist"
     for cluster in snapshot.clusters.values():
-        idle = list(_idle_machines(context, cluster))
+        used = {node_of(workload) for workload in snapshot.workloads.values()}
+        idle = [
+            node.metadata.name
+            for node in snapshot.nodes.values()
+            if node.spec.cluster == cluster.metadata.name and node.metadata.name not in used
+        ]
         spare = sum(cluster.spec.nodes.values()) - max(cluster.spec.min_nodes, 1)
         if idle and spare > 0:
             yield (
@@ -340,13 +341,6 @@ def _final_ledgers(context: CheckerContext, machines: Counter[Cell], prices: Map
                 "I-43",
                 f"{ledger.metadata.name} pays for {_words(lots)}, but {_words(recounted)} exist at the price of now",
             )
-
-
-def _idle_machines(context: CheckerContext, cluster: LatticeCluster) -> Iterator[str]:
-    used = {node_of(workload) for workload in context.snapshot.workloads.values()}
-    for node in context.snapshot.nodes.values():
-        if node.spec.cluster == cluster.metadata.name and node.metadata.name not in used:
-            yield node.metadata.name
 
 
 def _words(lots: Counter[tuple[str, str, int]]) -> str:

@@ -209,4 +209,16 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "first-cost-shown": PlantedBug(
         "the status of a cluster shows its first cost", ("I-43",), purchases.first_cost_shown
     ),
+    "promise-believed": PlantedBug(
+        "placement ignores what real machines offer", ("I-41",), purchases.promise_believed
+    ),
+    "report-forgotten": PlantedBug(
+        "what machines offered is forgotten with them", ("I-41",), purchases.report_forgotten
+    ),
+    "repriced-without-accruing": PlantedBug(
+        "a new price also counts for the time before", ("I-22",), purchases.repriced_without_accruing
+    ),
+    "price-rise-refused": PlantedBug(
+        "ledgers ignore prices that rise", ("I-43",), purchases.price_rise_refused
+    ),
 }

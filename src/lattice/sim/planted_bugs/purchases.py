@@ -1,39 +1,44 @@
 """Planted bugs of purchases, of prices and of the book."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from lattice.controllers.services import clusters, ledger_commit, placement_writer
+from lattice.controllers.services import (
+    clusters,
+    ledger_commit,
+    ledger_upkeep,
+    observed_machines,
+    placement_writer,
+)
 from lattice.errors import Invalid
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.node_class import NodeClassSpec
-from lattice.placement.greedy import unschedulable
+from lattice.placement.greedy.remediation import JointRemediation
 from lattice.placement.inputs import ledger_math
-from lattice.placement.model import costs
-from lattice.placement.status import fleet_status, supply_conditions, supply_status
+from lattice.placement.inputs import observed_machines as machine_records
+from lattice.placement.model import costs, supply, world
+from lattice.placement.status import budget_conditions, fleet_status, supply_status
 from lattice.sim.planted_bugs.patching import patch_attribute
 
 
 def buys_while_one_is_coming() -> None:
     """Remediation does not count the machines that were bought and have not joined."""
-    patch_attribute(unschedulable, "_awaits_machines", lambda fleet, observation, node_group: False)
+    patch_attribute(JointRemediation, "_is_coming", lambda self, row: False)
+    patch_attribute(JointRemediation, "_is_backing_off", lambda self, name, cluster, node_class: False)
 
 
 def machine_per_replica() -> None:
-    """Remediation buys a machine for every waiting replica, although one machine takes several."""
-    grow = unschedulable._grow_cluster
+    """Replicas do not share a machine that is coming."""
+    find = JointRemediation._machine_with_capacity
 
-    def grow_for_each(demand: Any, fleet: Any, cluster: Any, assignments: Any) -> tuple[int, list[Any]]:
-        added, remaining = 0, []
-        for assignment in assignments:
-            machines, unassigned = grow(demand, fleet, cluster, [assignment])
-            added += machines
-            remaining += unassigned
-        return added, remaining
+    def find_unshared(self: Any, demand: Any, node_group: Any, *, is_coming: bool) -> int | None:
+        return None if is_coming else find(self, demand, node_group, is_coming=False)
 
-    patch_attribute(unschedulable, "_grow_cluster", grow_for_each)
+    patch_attribute(JointRemediation, "_machine_with_capacity", find_unshared)
+    patch_attribute(JointRemediation, "_is_backing_off", lambda self, name, cluster, node_class: False)
 
 
 def surge_machine_kept() -> None:
@@ -99,17 +104,18 @@ def first_price_for_ever() -> None:
 
 def headroom_from_lowest_price() -> None:
     """The headroom of a budget counts every machine at the lowest price that its class had."""
-    headroom_to_limit, lowest = ledger_math.headroom_to_limit, dict[str, int]()
+    rate_cap, lowest = ledger_math.rate_cap, dict[str, int]()
 
-    def headroom_with_lowest_price(ledger: LatticeLedger, now: datetime) -> int:
+    def cap_with_lowest_price(ledger: LatticeLedger, now: datetime) -> int:
         excess = 0
         for lots in ledger.status.machines.values():
             for lot in lots:
                 lowest[lot.node_class] = min(lot.micros, lowest.get(lot.node_class, lot.micros))
                 excess += lot.count * (lot.micros - lowest[lot.node_class])
-        return headroom_to_limit(ledger, now) + excess
+        return rate_cap(ledger, now) + excess
 
-    patch_attribute(ledger_math, "headroom_to_limit", headroom_with_lowest_price)
+    patch_attribute(ledger_math, "rate_cap", cap_with_lowest_price)
+    patch_attribute(world, "rate_cap", cap_with_lowest_price)
 
 
 def unknown_price_is_free() -> None:
@@ -120,20 +126,61 @@ def unknown_price_is_free() -> None:
 
 def budget_never_exceeded() -> None:
     """The condition BudgetExceeded is never True."""
-    budget_condition = supply_conditions.budget_condition
-    patch_attribute(
-        supply_conditions,
-        "budget_condition",
-        lambda projected, limit, *, is_hard: budget_condition(0, max(limit, 1), is_hard=is_hard),
-    )
+    judge_budget = ledger_math.judge_budget
+
+    def judge_within_budget(ledger: LatticeLedger, now: datetime, previous: str = "") -> Any:
+        return replace(judge_budget(ledger, now, previous), is_exceeded=False, reason="WithinBudget")
+
+    patch_attribute(budget_conditions, "judge_budget", judge_within_budget)
 
 
 def first_cost_shown() -> None:
     """The status of a cluster shows the first cost that the cluster had."""
     cluster_status = fleet_status.cluster_status
 
-    def show_first_cost(cluster: Any, fleet: Any, previous: Any) -> Any:
-        status = cluster_status(cluster, fleet, previous)
+    def show_first_cost(cluster: Any, fleet: Any, previous: Any, bill: Any) -> Any:
+        status = cluster_status(cluster, fleet, previous, bill)
         return status if previous.cost is None else msgspec.structs.replace(status, cost=previous.cost)
 
     patch_attribute(supply_status, "cluster_status", show_first_cost)
+
+
+def promise_believed() -> None:
+    """Placement counts on the class as stated, whatever its machines offer."""
+    patch_attribute(supply, "as_observed", lambda kind, record: kind)
+
+
+def report_forgotten() -> None:
+    """What machines offered is forgotten as soon as they are released."""
+    update = machine_records.update_record
+
+    def forget(previous: Any, promised: Any, nodes: Any, generation: int, at: str) -> Any:
+        return update(None, promised, nodes, generation, at) if nodes else None
+
+    patch_attribute(observed_machines, "update_record", forget)
+
+
+def repriced_without_accruing() -> None:
+    """A re-priced ledger does not count the time until then."""
+    reprice = ledger_math.reprice
+
+    def reprice_only(ledger: Any, prices: Any, now: datetime) -> Any:
+        repriced = reprice(ledger, prices, now)
+        status = msgspec.structs.replace(
+            repriced.status, spent_micros=ledger.status.spent_micros, remainder=ledger.status.remainder
+        )
+        return msgspec.structs.replace(repriced, status=status)
+
+    patch_attribute(ledger_commit, "reprice", reprice_only)
+
+
+def price_rise_refused() -> None:
+    """A ledger ignores prices that rise, as if a rise were a purchase above the limit."""
+    reprice = ledger_math.reprice
+
+    def reprice_down(ledger: Any, prices: Any, now: datetime) -> Any:
+        repriced = reprice(ledger, prices, now)
+        return repriced if repriced.status.committed_micros <= ledger.status.committed_micros else ledger
+
+    patch_attribute(ledger_commit, "reprice", reprice_down)
+    patch_attribute(ledger_upkeep, "reprice", reprice_down)
