@@ -1,15 +1,19 @@
 """Tests of the order of placement: dependencies before callers, priority, and independence of names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 import pytest
+from build.affinity import apart, near, preferred
 from build.worlds import a_service, a_world
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.placement_order import ordered_demands, placement_order
+
+GANG = {"name": "g", "minMember": 2}
 
 
 def calls(*names: str) -> dict[str, dict[str, str]]:
@@ -32,6 +36,11 @@ def order(*services: LatticeService) -> list[str]:
                  ["b", "a", "c"], id="a cycle follows itself directly, before its callers"),
     pytest.param([a_service("a", cores=9, dependencies=calls("b"), latency={"b": {"maxMs": 5}}), a_service("b"), a_service("c", cores=5)],
                  ["b", "a", "c"], id="a latency group has the size of its largest member"),
+    pytest.param([a_service("a", cores=9, affinity=near("b", "node")), a_service("b")], ["b", "a"], id="a target of required affinity first"),
+    pytest.param([a_service("a", cores=9, affinity=preferred("b", "zone")), a_service("b")], ["b", "a"], id="a target of preferred affinity first"),
+    pytest.param([a_service("a", cores=9, affinity=apart("b")), a_service("b")], ["a", "b"], id="anti-affinity orders nothing"),
+    pytest.param([a_service("a", priority=9, affinity=preferred("b", "zone")), a_service("b"), a_service("c", cores=9, priority=5)], ["b", "a", "c"],
+                 id="a preferred target is pulled forward as a dependency is"),
     pytest.param([a_service("a"), a_service("b")], ["a", "b"], id="names between equals"),
 ])  # fmt: skip
 def test_order(services: list[LatticeService], expected: list[str]) -> None:
@@ -47,6 +56,39 @@ def test_service_that_only_one_latency_group_calls_joins_it() -> None:
     shared = a_world(db, a_service("cache"), a_service(**api), a_service("web", dependencies=calls("cache")))
     assert [len(group) for group in placement_order(alone.demands)] == [3]
     assert sorted(len(group) for group in placement_order(shared.demands)) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("first", "second", "groups"), [
+    pytest.param({"affinity": near("b", "node")}, {}, 1, id="required affinity ties"),
+    pytest.param({"affinity": preferred("b", "zone")}, {}, 2, id="preferred affinity does not"),
+    pytest.param({"affinity": apart("b")}, {}, 2, id="anti-affinity does not"),
+    pytest.param({"group": GANG}, {"group": GANG}, 1, id="a gang ties"),
+])  # fmt: skip
+def test_affinity_and_gangs_tie_services_to_a_group(
+    first: dict[str, Any], second: dict[str, Any], groups: int
+) -> None:
+    world = a_world(a_service("a", **first), a_service("b", **second))
+    assert len(list(placement_order(world.demands))) == groups
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.sampled_from([near, preferred]))
+def test_order_by_affinity_does_not_depend_on_names(names: list[str], affinity: Callable[..., Any]) -> None:
+    """The services are equal but for their affinity, so only the digests tell them apart."""
+    first, second, third, last = names
+    services = [
+        a_service(first, affinity=affinity(second, "zone")),
+        a_service(second),
+        a_service(third, affinity=apart(last)),
+        a_service(last, group=GANG),
+    ]
+    expected = [
+        a_service("a", affinity=affinity("b", "zone")),
+        a_service("b"),
+        a_service("c", affinity=apart("d")),
+        a_service("d", group=GANG),
+    ]
+    new = dict(zip("abcd", names, strict=True))
+    assert order(*services) == [new[name] for name in order(*expected)]
 
 
 @st.composite

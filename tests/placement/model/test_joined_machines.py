@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.affinity import apart, near
 from build.joined_machines import GIB, a_joined_machine, a_manual_world
 from build.objects import make_object
 from build.worlds import a_class, a_policy, a_pool, a_service
@@ -219,3 +220,23 @@ def test_unschedulable_replica_moves_to_another_joined_machine() -> None:
     waiting = {"default/api": Counter({("p1-001", "joined-4c-16g"): 1})}
     decided = decide_stages(world, ReplicaObservation(unschedulable=waiting))
     assert placed_nodes(decided.fleet) == ["large"]
+
+
+@pytest.mark.parametrize(("affinity", "clusters"), [
+    pytest.param(near("db", "cluster"), 1, id="the cluster of the target claims it"),
+    pytest.param(apart("db", key="cluster"), 2, id="a new cluster claims it, apart from the target"),
+])  # fmt: skip
+def test_affinity_over_clusters_decides_which_cluster_claims_a_machine(
+    affinity: dict[str, Any], clusters: int
+) -> None:
+    fleet = placed(
+        a_manual_world(
+            a_pool(**RACK),
+            a_joined_machine("one", 2),
+            a_joined_machine("two", 2),
+            a_service("db", replicas=1, cores=1.5),
+            a_service("api", replicas=1, cores=1.5, affinity=affinity),
+        )
+    )
+    assert len(placed_nodes(fleet)) == len(placed_nodes(fleet, "default/db")) == 1
+    assert len(fleet.clusters) == clusters
