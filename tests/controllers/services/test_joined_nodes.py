@@ -77,7 +77,11 @@ async def test_machine_with_a_bound_replica_is_not_given_back() -> None:
 
 async def test_pool_mixes_joined_and_made_machines() -> None:
     async with running_fleet(
-        a_class(), a_pool(), a_joined_machine(cores=2), a_service(replicas=4, memory=1), adapters=manual_adapters
+        a_class(),
+        a_pool(),
+        a_joined_machine(cores=2),
+        a_service(replicas=4, memory=1),
+        adapters=manual_adapters,
     ) as fleet:
         await fleet.converge()
         assert fleet.machines() == {"p1-001": {"m": 1}}
