@@ -140,7 +140,7 @@ def test_manifest_error_is_shown_once_at_its_line(visit: Visitor) -> None:
     expect(told).to_contain_text("1 error in the manifests")
     assert (
         told.inner_text().count("there is no kind Pod"),
-        told.inner_text().count("kubectl api-resources"),
+        told.inner_text().count("declare a LatticeService (apiVersion: lattice.dev/v1alpha1)"),
     ) == (1, 1)
     visit.forgive("404")
     page.get_by_label("Manifests").fill("apiVersion: v1\nspec: [\n")

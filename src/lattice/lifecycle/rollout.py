@@ -1,7 +1,8 @@
 """The steps of a rollout: which replicas start and which stop next.
 
 A ready replica stops only while more replicas are ready than desired (I-24), and at most one surge replica
-runs above the desired count.
+runs above the desired count. A surge replica that no node accepts does not count: another one starts in a node
+group without a waiting replica, so that a placement that gave way to the surge is used.
 """
 
 import heapq
@@ -111,7 +112,12 @@ def next_steps(
             stop=(failed_surge.name,), is_rolling=True, is_ready=is_ready, failure=failed_surge.failure
         )
     staying = [replica for replica in live if replica.name not in stop]
-    start = _node_groups_to_start(diff.missing, total, staying, replicas)
+    waiting = {
+        replica.name: replica.node_group
+        for replica in current
+        if replica.unschedulable_reason and not replica.node
+    }
+    start = _node_groups_to_start(diff.missing, total, staying, replicas, waiting)
     # A surge replica that still runs beside other workloads may become ready after a manual retry.
     has_surge = len(live) > total and bool(current)
     if diff.outdated and final_failure and len(staying) >= total and not has_surge:
@@ -231,13 +237,18 @@ def _removable(ordered: Sequence[Replica], total: int, live: Sequence[Replica]) 
 
 
 def _node_groups_to_start(
-    missing: Counter[NodeGroupKey], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]
+    missing: Counter[NodeGroupKey],
+    total: int,
+    staying: Sequence[Replica],
+    replicas: Sequence[Replica],
+    waiting: Mapping[str, NodeGroupKey],
 ) -> tuple[NodeGroupKey, ...]:
     """Return the node groups in which replicas start now.
 
     While fewer than `total` replicas stay, missing replicas start at once, up to `total`. A surge replica
     starts only while no replica stops and every other replica is ready. Unschedulable replicas do not delay
-    the surge (I-32).
+    the surge (I-32). `waiting` holds the node groups of current replicas that no node accepts: while one of them
+    is the surge replica, another one starts only in a node group in which none waits.
     """
     groups: list[NodeGroupKey] = []
     for group in sorted(missing):
@@ -247,9 +258,12 @@ def _node_groups_to_start(
         return tuple(groups[:lacking])
     # Replicas that are terminating already or stop in this step.
     stopping = len(replicas) - len(staying)
+    if len(staying) > total:
+        groups = [group for group in groups if group not in waiting.values()]
+    running = sum(replica.name not in waiting for replica in staying)
     may_surge = (
         groups
-        and len(staying) == total
+        and (len(staying) == total or running <= total)
         and not stopping
         and all(replica.is_ready or replica.unschedulable_reason for replica in staying)
     )

@@ -268,23 +268,14 @@ def workload_conditions(status: WorkloadStatus, reason: str) -> Iterator[Conditi
 
 
 def awaits_node(workload: LatticeWorkload) -> bool:
-    """Whether the workload is new and only waits for the scheduler."""
+    """Whether the workload is new and only waits for the scheduler: no controller has written its status."""
+    status = workload.status
+    # The API creates workloads with the observed generation 0 and an unknown Ready condition.
+    condition_types = {condition.type for condition in status.conditions}
+    if status.observed_generation == 0 and condition_types == {READY_CONDITION}:
+        status = replace(status, observed_generation=None, conditions=())
     return (
-        _is_unobserved(workload.status)
-        and not workload.metadata.annotations
-        and desired_state(workload) == "Running"
-    )
-
-
-def _is_unobserved(status: WorkloadStatus) -> bool:
-    """Whether no controller has written the status: it is empty, or as the API creates it, with the observed
-    generation 0 and an unknown Ready condition."""
-    if status == EMPTY_STATUS:
-        return True
-    return (
-        status.observed_generation == 0
-        and [condition.type for condition in status.conditions] == [READY_CONDITION]
-        and replace(status, observed_generation=None, conditions=()) == EMPTY_STATUS
+        status == EMPTY_STATUS and not workload.metadata.annotations and desired_state(workload) == "Running"
     )
 
 

@@ -38,8 +38,8 @@ STEPS = (
     ),
     Step(
         "Lattice writes status, asked by an old kubectl",
-        f'kubectl get ar sleeper -o json | sed \'s/"kind": "AutomationRule",/&"status": {{"phase": "Up","fired":3,"conditions":'
-        f'[{{"type":"Ready","status":"True","reason":"Tested"}}]}},/\' | kubectl replace --raw {RULE}/status -f -',
+        f'kubectl get ar sleeper -o json | sed \'/^    "status": {{/,/^    }}/c "status": {{"phase": "Up","fired":3,"conditions":'
+        f'[{{"type":"Ready","status":"True","reason":"Tested"}}]}}\' | kubectl replace --raw {RULE}/status -f -',
         out=r'"phase":"Up"',
         who="system",
         before=(1, 27),

@@ -11,6 +11,7 @@ from lattice.agent.host.runtime_protocol import Failure
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.sim.world.machines import SimMachine
 
@@ -292,9 +293,12 @@ def test_drain_blocked_by_a_budget_names_the_budget() -> None:
     (stuck,) = fleet.events("NodeDrainStuck")
     assert SHORT_OF_BUDGET in stuck
     assert fleet.events("NoMachine") == [f"No machine is bought for a waiting replica: {SHORT_OF_BUDGET}"] * 4
+    exceeded = fleet.condition(LatticePool, "lab", "BudgetExceeded")
+    assert (exceeded.status, exceeded.reason) == ("True", "PurchaseRefused")
     fleet.add_pool("lab", "small", budget=100)
     fleet.wait(120)
     assert fleet.nodes() == ["lab-001-small-2"]
+    assert fleet.condition(LatticePool, "lab", "BudgetExceeded").status == "False"
 
 
 @in_own_process
@@ -306,6 +310,12 @@ def test_update_blocked_by_a_budget_names_the_budget() -> None:
     assert (progress.status, progress.reason) == ("False", "NoRoomForSurge")
     assert SHORT_OF_BUDGET in progress.message
     assert fleet.made == ["lab-001-small-1"]
+    exceeded = fleet.condition(LatticePool, "lab", "BudgetExceeded")
+    assert (exceeded.status, exceeded.reason) == ("True", "PurchaseRefused")
+    # The template as it was before needs no machine.
+    fleet.add_service("a", cores=0.25)
+    fleet.wait(60)
+    assert fleet.condition(LatticePool, "lab", "BudgetExceeded").status == "False"
 
 
 @in_own_process

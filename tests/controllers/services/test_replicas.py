@@ -201,6 +201,31 @@ async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
         assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
 
 
+async def test_rollout_goes_on_after_a_failure_that_passed() -> None:
+    """Another program held the port: the surge replica is restarted, and becomes ready in the end."""
+    service = a_service(replicas=2)
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(with_image(service, "next:1"))
+        await fleet.converge()
+        (surge,) = [replica for replica in fleet.live() if replica.status.binding is None]
+        await fleet.change(surge, actual_state="Failed", ready=False, failure_reason="PORT_BIND_CONFLICT")
+        await fleet.converge()
+        progress = fleet.condition("Progressing")
+        assert progress is not None
+        assert (progress.status, progress.reason) == ("False", "PORT_BIND_CONFLICT")
+        for _ in range(3):
+            await fleet.bind()
+            await fleet.converge()
+            await fleet.finish_deletions()
+            await fleet.converge()
+        await fleet.bind()
+        await fleet.converge()
+        assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+        assert {replica.spec.containers["main"].image for replica in fleet.live()} == {"next:1"}
+
+
 async def test_rollout_moves_one_by_one_to_larger_machines() -> None:
     classes = [a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7)]
     async with running_fleet(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as fleet:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from build.joined_machines import a_joined_machine
 from build.objects import make_object
 from build.placed_worlds import a_replica_on_node
@@ -12,6 +13,7 @@ from build.worlds import EXAMPLES, a_pool, a_service, a_world, worlds
 from hypothesis import given, settings
 
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import Remediation
 from lattice.lifecycle.replica_observation import ReplicaObservation
@@ -197,22 +199,39 @@ def test_successor_machine_is_paid_in_advance_within_budget() -> None:
     ) == (frozenset(), [(1, 0)])
 
 
-def test_joined_machine_is_not_given_back_after_a_surge() -> None:
-    """The machine of the owner has the stated class of the bought machine, and runs fewer replicas."""
+def after_a_surge(*conditions: Condition) -> World:
+    """A machine that was bought for a surge replica, and the machine of the owner, which has the stated class
+    of the bought machine and runs fewer replicas."""
     world = converge(a_world(a_pool(), a_service("api", replicas=3, cores=1))).resulting_world()
     service = world.services["default/api"]
     record = Remediation(
         offer="p1", node_class="m", cluster="p1-001", surge_machines=1, generation=service.metadata.generation
     )
-    service = msgspec.structs.replace(
-        service, status=msgspec.structs.replace(service.status, remediation=(record,))
-    )
+    status = msgspec.structs.replace(service.status, remediation=(record,), conditions=conditions)
+    service = msgspec.structs.replace(service, status=status)
     box = a_joined_machine("box", spec={"cluster": "p1-001", "nodeClass": "m"})
     bound = [
         a_replica_on_node(f"api-{slot}", node, "api")
         for slot, node in enumerate(["p1-001-0", "p1-001-0", "box"])
     ]
     world = replace(with_nodes(world, "p1-001", "m"), layout=EMPTY_LAYOUT)
-    world = world.with_objects([service, box, *bound], with_status=True)
-    decided = decide_stages(world, ReplicaObservation(rolled_out=frozenset({"default/api"})))
+    return world.with_objects([service, box, *bound], with_status=True)
+
+
+def test_joined_machine_is_not_given_back_after_a_surge() -> None:
+    decided = decide_stages(after_a_surge(), ReplicaObservation(rolled_out=frozenset({"default/api"})))
     assert [returned.node for returned in decided.surge_returns] == ["p1-001-0"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "returned"),
+    [
+        pytest.param("COMMAND_NOT_FOUND", ["p1-001-0"], id="a paused update needs no surge machine"),
+        pytest.param("ScaleDownWaits", [], id="a scale-down that waits is no paused update"),
+        pytest.param("Complete", [], id="the replicas are not ready yet"),
+    ],
+)
+def test_surge_machine_stays_until_the_update_ends_or_pauses(reason: str, returned: list[str]) -> None:
+    world = after_a_surge(Condition(type="Progressing", status="False", reason=reason))
+    decided = decide_stages(world, ReplicaObservation())
+    assert [each.node for each in decided.surge_returns] == returned

@@ -16,7 +16,7 @@ from build.worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service
 
 from lattice.engine.decide import Decision
 from lattice.kinds.meta.base import Kind
-from lattice.kinds.service import LatticeService
+from lattice.kinds.service import LatticeService, Remediation
 from lattice.placement.greedy.incremental import IncrementalPlacer, decide_with_overflow
 from lattice.placement.greedy.machine_choice import assign_in_offer
 from lattice.placement.greedy.place import (
@@ -112,6 +112,20 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
     ]
 
 
+def with_refusals(draw: Random, world: World) -> list[Kind]:
+    """The services, some with records of machines that did not accept a replica."""
+    offers = [offer.name for offer in world.supply.offers]
+    services: list[Kind] = []
+    for service in world.services.values():
+        records = tuple(
+            Remediation(draw.choice(offers), draw.choice(["s", "m", "joined-2c-8g"]), refused=True)
+            for _ in range(draw.randint(0, 2))
+        )
+        status = msgspec.structs.replace(service.status, remediation=records)
+        services.append(msgspec.structs.replace(service, status=status))
+    return services
+
+
 @pytest.mark.parametrize("has_joined", [pytest.param(False, id="made"), pytest.param(True, id="joined too")])
 @pytest.mark.parametrize("part", range(10))
 def test_batch_placement_equals_single_in_random_worlds(part: int, has_joined: bool) -> None:
@@ -119,7 +133,8 @@ def test_batch_placement_equals_single_in_random_worlds(part: int, has_joined: b
         world = with_more_replicas(Random(number), random_world(number))
         if has_joined:
             machines = random_joined_machines(Random(number), ["p1", "p8"])
-            world = world.with_objects(machines, with_status=True)
+            refusing = with_refusals(Random(number), world)
+            world = world.with_objects([*machines, *refusing], with_status=True)
         for keep in (0, ALL):
             assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep), (
                 f"crowd {number}"

@@ -82,6 +82,30 @@ def test_joined_machines_are_used_before_machines_are_bought() -> None:
     assert placed_nodes(fleet).count("box") == 2
 
 
+def test_gpus_of_a_joined_machine_are_capacity() -> None:
+    """An agent reports its GPUs one by one, not among the amounts of the machine."""
+    gpus = {"status": {"gpus": [{"model": "a100", "milliFree": 1000}]}}
+    world = a_manual_world(
+        a_pool(**RACK), a_joined_machine(**gpus), a_service(replicas=2, gpu=1, gpuModel="a100")
+    )
+    assert placed_nodes(placed(world)) == ["box"]
+
+
+def test_equal_joined_machines_are_chosen_by_name_only() -> None:
+    """Of two machines with equal cores and memory, exchanged names choose the same machine."""
+    chosen = set()
+    for names in (("a", "b"), ("b", "a")):
+        storage = {"cpu": 4000, "memory": 16 * GIB, "storage": 512 * GIB}
+        world = a_manual_world(
+            a_pool(**RACK),
+            a_joined_machine(names[0]),
+            a_joined_machine(names[1], status={"allocatable": storage}),
+            a_service(replicas=1),
+        )
+        chosen.add(names.index(placed_nodes(placed(world))[0]))
+    assert len(chosen) == 1
+
+
 def test_limits_of_the_pool_bound_only_what_lattice_makes() -> None:
     pool = a_pool(capacity={"maxNodes": 0})
     assert placed_nodes(

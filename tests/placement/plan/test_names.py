@@ -1,5 +1,6 @@
 """Names of services, pools, clouds and classes decide nothing but ties between equals."""
 
+import os
 from collections import Counter
 from random import Random
 
@@ -17,6 +18,7 @@ SERVICES, POOLS, CLASSES = (
 )
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
 Names = dict[str, str]
+LONG = os.environ.get("LATTICE_LONG") == "1"
 
 
 def world_of(draw: Random, name: Names) -> list[Kind]:
@@ -80,7 +82,7 @@ def layout(objects: list[Kind], name: Names) -> tuple[int, dict[str, Counter[tup
     return sum(settled.offer_rates.values()), counts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=10_000 if LONG else 40, deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(0, 1 << 30))
 def test_names_of_unequal_objects_change_nothing(seed: int, shuffle: int) -> None:
     plain = {key: key for key in (*SERVICES, *POOLS, *CLASSES, "dc", "cloud")}
@@ -92,7 +94,7 @@ def test_names_of_unequal_objects_change_nothing(seed: int, shuffle: int) -> Non
     assert layout(world_of(Random(seed), renamed), renamed) == first
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=1000 if LONG else 10, deadline=None)
 @given(st.integers(0, 1 << 30), st.permutations(range(6)))
 def test_ties_between_equals_change_the_total_by_one_percent(seed: int, order: list[int]) -> None:
     """Six equal pools and six pairs of equal services; only their names differ."""

@@ -60,6 +60,9 @@ class StagedDecision:
     surge_returns: list[SurgeReturn] = field(default_factory=list)
     # The demands of the decision, with the refusals that it found.
     demands: Mapping[str, Demand] = field(default_factory=dict)
+    # By ledger and service: the rate of a machine for a waiting replica that the hard limit of the ledger
+    # refuses.
+    refused_rates: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # Replicas that keep running in offers that were withdrawn.
     orphaned_replicas: OrphanedReplicas = field(default_factory=dict)
 
@@ -169,6 +172,7 @@ def decide_stages(
     decided.placements = place_in_rounds(demands, fleet, StagedRounds(decided), keep_decisions)
     joint.finish()
     decided.remediations = joint.remediations
+    decided.refused_rates = joint.refused_rates
     is_settled = {
         name: name not in decided.unsettled_clusters and name not in observation.terminating_clusters
         for name in fleet.clusters

@@ -94,6 +94,8 @@ class JointRemediation:
     changed_services: dict[str, None] = field(default_factory=dict)
     _records: dict[str, dict[tuple[str, str], RemediationRecord]] = field(default_factory=dict)
     _released: dict[str, Counter[NodeGroupKey]] = field(default_factory=dict)
+    # By ledger and service: the rate of a machine that the hard limit of the ledger refuses.
+    refused_rates: dict[str, dict[str, int]] = field(default_factory=dict)
     # Rows of machines that this decision buys.
     _fresh: set[int] = field(default_factory=set)
 
@@ -341,6 +343,8 @@ class JointRemediation:
             self._update(
                 demand.name, cluster, node_class, reason=blocker.text, need=blocker.need, have=blocker.have
             )
+            if blocker.ledger:
+                self.refused_rates.setdefault(blocker.ledger, {})[demand.name] = blocker.rate
             return None
         row = self.fleet.inventory.add_machine(cluster, kind)
         self._fresh.add(row)
@@ -360,6 +364,9 @@ class JointRemediation:
             self.changed_services[demand.name] = None
             self.unsettled_clusters.add(cluster.name)
             self._count(demand.name, Remediation((cluster.name, ""), 1, is_moved=True))
+            # The replica no longer waits for the machine that a ledger refused.
+            for rates in self.refused_rates.values():
+                rates.pop(demand.name, None)
         return attempt.succeeded
 
     def finish(self) -> None:

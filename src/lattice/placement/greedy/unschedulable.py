@@ -58,6 +58,9 @@ class GrowthBlocker:
     text: str
     need: str = ""
     have: str = ""
+    # The ledger whose hard limit refuses the machine, and the rate of the machine in micro-dollars per hour.
+    ledger: str = ""
+    rate: int = 0
 
 
 def growth_blocker(demand: Demand, fleet: Fleet, cluster: Cluster, node_class: str) -> GrowthBlocker:
@@ -94,6 +97,8 @@ def growth_blocker(demand: Demand, fleet: Fleet, cluster: Cluster, node_class: s
         f"over budget: {account} cannot pay for one more machine of class {node_class}",
         f"{format_dollars(kind.rate)}/h",
         f"{format_dollars(headroom)}/h",
+        name,
+        kind.rate,
     )
 
 

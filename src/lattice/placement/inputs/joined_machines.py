@@ -13,6 +13,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
 from lattice.kinds.meta.quantity import GIB, MIB, MILLI
 from lattice.kinds.node import DRAINING_TAINT, PINNED_CLUSTER_ANNOTATION, LatticeNode
+from lattice.placement.inputs.observed_machines import machine_report
 
 # Begins the class of a joined machine for which no LatticeNodeClass was stated.
 JOINED_CLASS_PREFIX = "joined-"
@@ -55,14 +56,14 @@ def _joined_machine(node: LatticeNode) -> JoinedMachine:
     ready = find_condition(status.conditions, READY_CONDITION)
     taints = tuple(taint for taint in spec.taints if taint.key != DRAINING_TAINT)
     is_ready = ready is None or ready.status == "True"
-    models = {gpu.model for gpu in status.gpus}
+    report = machine_report(node)
     return JoinedMachine(
         node.metadata.name,
         spec.pool,
         spec.cluster,
         claimed_class(node),
-        dict(status.allocatable),
-        models.pop() if len(models) == 1 else "",
+        dict(report.size) if report else {},
+        report.gpu_model if report else "",
         frozenset(status.runtimes),
         dict(node.metadata.labels),
         taints,

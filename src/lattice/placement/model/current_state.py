@@ -25,9 +25,9 @@ from lattice.placement.inputs.price_book import Price
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.inventory import Cluster, group_name
-from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, TIE_KEY_BITS, MachineType, Offer
 from lattice.placement.model.replica_index import Assignment
-from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
+from lattice.placement.model.supply import NodeClasses, as_owned, digest, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
 # Prefix of the name under which the fleet lists a surge replica, which runs beside the placed replicas.
@@ -273,6 +273,11 @@ def add_joined_machines(
             machine.taints,
             is_joined=True,
             runtimes=machine.runtimes or None,
+            # Labels are left out: they may have the name of the machine.
+            tie_key=digest(
+                (sorted(machine.size.items()), machine.gpu_model, machine.taints, sorted(machine.runtimes)),
+                TIE_KEY_BITS,
+            ),
         )
         (row,) = fleet.inventory.add_machines(cluster, kind, [machine.node])
         if machine.is_pinned:

@@ -429,11 +429,10 @@ class Quotes:
             or demand.node_selector
             or demand.gpu_model
             or demand.needs.get("gpu")
-            or demand.refusals
-            or demand.runtimes & self._inventory.lacking_runtimes
         )
+        rejects_types = demand.refusals or demand.runtimes & self._inventory.lacking_runtimes
         has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
-        return bool(special or has_taints or self._table.offers_with_reserve)
+        return bool(special or rejects_types or has_taints or self._table.offers_with_reserve)
 
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.

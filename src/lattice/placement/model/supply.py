@@ -192,12 +192,13 @@ def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
         overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
         bool(offer.closed_reason),
     )
-    return _digest(properties, TIE_KEY_BITS)
+    return digest(properties, TIE_KEY_BITS)
 
 
-def _digest(properties: object, bits: int) -> int:
-    digest = hashlib.blake2b(repr(properties).encode(), digest_size=bits // 8).digest()
-    return int.from_bytes(digest, "big")
+def digest(properties: object, bits: int) -> int:
+    """A number of so many bits that is equal for equal properties."""
+    hashed = hashlib.blake2b(repr(properties).encode(), digest_size=bits // 8)
+    return int.from_bytes(hashed.digest(), "big")
 
 
 def of_kind(objects: Iterable[Kind], kind: type[K]) -> list[K]:
@@ -393,7 +394,7 @@ def _machine_type(
         dict(spec.labels),
         spec.taints,
         runtimes=runtimes,
-        tie_key=_digest(
+        tie_key=digest(
             (
                 sorted(amounts.items()),
                 price and price.micros,

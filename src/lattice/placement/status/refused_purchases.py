@@ -21,27 +21,18 @@ def refused_purchases(
     decided: StagedDecision, rejections: Mapping[str, Iterable[BudgetRejection]]
 ) -> RefusedPurchases:
     """Return the refusals of a decision: of placement, where nothing but the budget of an offer rejects a replica,
-    and of the commits that a ledger rejected, by service."""
+    of machines for unschedulable and surge replicas, and of the commits that a ledger rejected, by service."""
     by_ledger: dict[str, dict[str, Refusal]] = {}
     for name, placement in decided.placements.items():
         if placement.missing:
             for ledger, need in _over_budget(placement, decided.fleet):
-                committed, cap = (
-                    decided.fleet.ledgers.committed[ledger],
-                    decided.fleet.ledgers.commit_cap(ledger),
-                )
-                counted, now = decided.world.ledger_with_rate(ledger, committed), decided.world.budget_time
-                refusal = Refusal(
-                    service=name,
-                    rule=tightest_rule(counted, now).value,
-                    need_micros=need,
-                    have_micros=max(0, cap - committed) if cap < NO_LIMIT else 0,
-                    limit_needed_micros=required_limit(counted, need, now),
-                    at=format_timestamp(now),
-                )
+                refusal = _refusal(decided, name, ledger, need)
                 smallest = by_ledger.setdefault(ledger, {}).setdefault(name, refusal)
                 if refusal.need_micros < smallest.need_micros:
                     by_ledger[ledger][name] = refusal
+    for ledger, rates in decided.refused_rates.items():
+        for name, rate in rates.items():
+            by_ledger.setdefault(ledger, {}).setdefault(name, _refusal(decided, name, ledger, rate))
     at = format_timestamp(decided.world.budget_time)
     for name, rejected in rejections.items():
         for rejection in rejected:
@@ -54,6 +45,21 @@ def refused_purchases(
                 at=at,
             )
     return {ledger: tuple(by_service.values()) for ledger, by_service in by_ledger.items()}
+
+
+def _refusal(decided: StagedDecision, service: str, ledger: str, need: int) -> Refusal:
+    """The refusal of a machine of the rate `need`, at the amounts that the decision commits."""
+    ledgers = decided.fleet.ledgers
+    committed, cap = ledgers.committed[ledger], ledgers.commit_cap(ledger)
+    counted, now = decided.world.ledger_with_rate(ledger, committed), decided.world.budget_time
+    return Refusal(
+        service=service,
+        rule=tightest_rule(counted, now).value,
+        need_micros=need,
+        have_micros=max(0, cap - committed) if cap < NO_LIMIT else 0,
+        limit_needed_micros=required_limit(counted, need, now),
+        at=format_timestamp(now),
+    )
 
 
 def changed_refusals(
