@@ -27,9 +27,7 @@ def service(name: str, namespace: str = "", **spec: object) -> str:
 
 @pytest.mark.parametrize("api_version", ["v1", "apps/v1", "lattice.dev/v1alpha1", "lattice.dev/v1"])
 @pytest.mark.parametrize("kind", ["Service", "Deployment", "StatefulSet", "Pod"])
-def test_kubernetes_manifest_is_pointed_to_lattice_service(
-    write, lattice, server, kind, api_version
-):
+def test_kubernetes_manifest_is_pointed_to_lattice_service(write, lattice, server, kind, api_version):
     write("f.yaml", f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n")
     for arguments in (("apply", "-f", "f.yaml"), ("plan", "-f", "f.yaml")):
         ran = lattice(*arguments)

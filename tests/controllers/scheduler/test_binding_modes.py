@@ -149,7 +149,9 @@ async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: 
 
 async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
     async with open_world() as (world, clock):
-        await world.add(a_node("n1"), _heavy(a_workload("huge", 100), MAX_EMBEDDED_COMMIT_BYTES - 1_576), a_workload("w"))
+        await world.add(
+            a_node("n1"), _heavy(a_workload("huge", 100), MAX_EMBEDDED_COMMIT_BYTES - 1_576), a_workload("w")
+        )
         async with running_scheduler(world.store, clock) as scheduler:
             for wait in (1, 2, 4):
                 await scheduler.run_cycle()

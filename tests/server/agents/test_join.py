@@ -177,9 +177,7 @@ async def test_join_into_pool(granted: NodeSpec, joined: NodeSpec) -> None:
         ),
     ],
 )
-async def test_useless_join_is_refused_and_keeps_the_token(
-    granted: NodeSpec, reason: str
-) -> None:
+async def test_useless_join_is_refused_and_keeps_the_token(granted: NodeSpec, reason: str) -> None:
     world = JoinWorld()
     await world.add(EAST, a_cluster())
     token = await world.token(node="n1", spec=granted)

@@ -71,9 +71,7 @@ async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
         pytest.param("pools", pool_manifest(), id="pool"),
     ],
 )
-async def test_new_object_is_not_ready_for_clients_of_kstatus(
-    where: str, manifest: dict[str, Any]
-) -> None:
+async def test_new_object_is_not_ready_for_clients_of_kstatus(where: str, manifest: dict[str, Any]) -> None:
     world = await api_world()
     made = await world.do(verbs.create, where, manifest)
     # Flux and Helm wait while observedGeneration is behind or Ready is not True.
