@@ -143,6 +143,16 @@ def an_api_replica(
             id="what is placed elsewhere starts there first",
         ),
         pytest.param(
+            {A: 1, B: 1},
+            [
+                an_api_replica(0, OLD),
+                an_api_replica(1, OLD),
+                an_api_replica(2, ready=False, unschedulable_reason="0 of 2 nodes"),
+            ],
+            RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 2 nodes"),
+            id="a surge replica that no node accepts does not keep another cluster waiting",
+        ),
+        pytest.param(
             {},
             [an_api_replica(0), an_api_replica(1)],
             RolloutSteps(stop=("api-1", "api-0"), is_rolling=True),

@@ -23,7 +23,7 @@ from build.world_histories import (
     with_command,
     worlds_at_start,
 )
-from build.worlds import a_service
+from build.worlds import a_policy, a_service
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +195,17 @@ NO_GPU, NO_CONTAINERS = Lie(has_gpus=False), Lie(runtimes=("process",))
             a_small_world(*tiny_services(1, cores=1), budget=25),
             [("silence", (0,))],
             id="a lost machine is replaced although the budget pays for no second one",
+        ),
+        pytest.param(
+            (
+                *a_small_world(classes=["small"], capacity={"maxNodes": 3}),
+                a_policy("rules", clusters={"maxNodes": 2}),
+                *tiny_services(1, memory=1),
+                with_command(a_service("edge", replicas=2, cores=0.1, memory=3), 1, is_image=False),
+                with_command(a_service("batch", replicas=2, cores=0.1, memory=0.5), 1, is_image=False),
+            ),
+            [("update", ("edge",))],
+            id="an update ends in another cluster although its own has all its nodes",
         ),
     ],
 )

@@ -57,6 +57,8 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
     for pool in rows:
         money = pool.get("budget") or {}
         limit = money.get("limitMicros")
+        # A server of an earlier version states the rate in the budget only.
+        rate = pool.get("hourlyMicros", (pool.get("budget") or {}).get("hourlyMicros"))
         # The mark of a limit that refuses a purchase now.
         refusal = " refuses" if money.get("isRefusing") else ""
         drawn.append(
@@ -65,7 +67,7 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
                 pool.get("region") or NO_VALUE,
                 str(pool["nodes"]) if pool.get("maxNodes") is None else f"{pool['nodes']}/{pool['maxNodes']}",
                 *_usage_cells(pool, bars),
-                _pool_rate(pool),
+                NO_VALUE if rate is None else known_part({**pool, "hourlyMicros": rate}, format_hourly(rate)),
                 _rounded_dollars(money.get("spentMicros")),
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE
@@ -165,12 +167,6 @@ def _usage_cells(row: UsageRow, bars: BarRenderer) -> list[str]:
         approximate_bytes(memory["used"]),
         bars.bar(memory["used"], memory["of"]),
     ]
-
-
-def _pool_rate(pool: UsageRow) -> str:
-    # A server of an earlier version states the rate in the budget only.
-    rate = pool.get("hourlyMicros", (pool.get("budget") or {}).get("hourlyMicros"))
-    return NO_VALUE if rate is None else known_part({**pool, "hourlyMicros": rate}, format_hourly(rate))
 
 
 def _used(budget: UsageRow) -> int:

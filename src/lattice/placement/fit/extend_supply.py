@@ -59,7 +59,28 @@ def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOptio
         case UnknownPrice():
             return list(price_options(candidate))
         case ReplicaTooLarge() | MachinesDiffer():
-            return _bigger_class(candidate)
+            # Return the options to allow the cheapest defined node class that fits, or to define a new
+            # class.
+            if isinstance(candidate.supply_object, StaticInfrastructure):
+                return []
+            name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
+            definition = [] if name else [_new_class(candidate)]
+            # A cloud uses every class of its provider: the definition alone is enough.
+            if isinstance(candidate.supply_object, CloudInfrastructure):
+                return definition
+            class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
+            sentence = f"allow machines of class {class_name} in {candidate.offer.name}"
+            return [
+                *definition,
+                single_change(
+                    platform_change(
+                        candidate,
+                        "spec.nodeClasses",
+                        sentence,
+                        lambda pool: with_spec(pool, node_classes=(*pool.spec.node_classes, class_name)),
+                    )
+                ),
+            ]
         case OverflowClosed(static=data_center):
             return _open_overflow(candidate, data_center)
         case LatencyExceeded(requirement=requirement, service=service, is_unknown=True):
@@ -155,30 +176,6 @@ def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[Chang
 
     path = f"metadata.labels.{name}"
     return [single_change(platform_change(candidate, path, sentence, rewrite, adds_property=True))]
-
-
-def _bigger_class(candidate: RejectedCandidate) -> list[ChangeOption]:
-    """Return the options to allow the cheapest defined node class that fits, or to define a new class."""
-    if isinstance(candidate.supply_object, StaticInfrastructure):
-        return []
-    name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
-    definition = [] if name else [_new_class(candidate)]
-    # A cloud uses every class of its provider: the definition alone is enough.
-    if isinstance(candidate.supply_object, CloudInfrastructure):
-        return definition
-    class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
-    sentence = f"allow machines of class {class_name} in {candidate.offer.name}"
-    return [
-        *definition,
-        single_change(
-            platform_change(
-                candidate,
-                "spec.nodeClasses",
-                sentence,
-                lambda pool: with_spec(pool, node_classes=(*pool.spec.node_classes, class_name)),
-            )
-        ),
-    ]
 
 
 def _fitting_class(candidate: RejectedCandidate) -> str:

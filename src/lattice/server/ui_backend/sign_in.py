@@ -84,7 +84,19 @@ class SignIn:
             if bool(request.token) == bool(request.code):
                 raise Malformed("exactly one of token and code is required", fix=_BODY_FIX)
             if request.code:
-                user = self._redeem(request.code)
+                issued = self._codes.get(_digest(request.code))
+                if issued is None:
+                    raise UnknownUser("this server does not know the sign-in link", fix=_FIX)
+                if issued.is_used:
+                    raise UnknownUser("the sign-in link was already used", fix=_FIX)
+                if self.clock.monotonic() >= issued.expires_at:
+                    raise UnknownUser(
+                        f"the sign-in link has expired: it was valid for {CODE_LIFETIME_S / 60:g} minutes",
+                        fix=_FIX,
+                    )
+                # A used code stays in memory, so that a second use gets its own message.
+                issued.is_used = True
+                user = issued.user
                 now = self.clock.now()
                 # Every new session deletes the tokens of expired sessions.
                 page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
@@ -118,20 +130,6 @@ class SignIn:
         entry = await self.store.get(Key(Secret.resource.id, SYSTEM_NAMESPACE, secret_name(token)))
         if entry is not None and token_data(entry).get("expires"):
             await self._remove(entry)
-
-    def _redeem(self, code: str) -> User:
-        issued = self._codes.get(_digest(code))
-        if issued is None:
-            raise UnknownUser("this server does not know the sign-in link", fix=_FIX)
-        if issued.is_used:
-            raise UnknownUser("the sign-in link was already used", fix=_FIX)
-        if self.clock.monotonic() >= issued.expires_at:
-            raise UnknownUser(
-                f"the sign-in link has expired: it was valid for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
-            )
-        # A used code stays in memory, so that a second use gets its own message.
-        issued.is_used = True
-        return issued.user
 
     async def _remove(self, entry: Entry) -> None:
         # A concurrent request may have deleted or changed the token first.

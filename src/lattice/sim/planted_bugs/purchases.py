@@ -161,16 +161,22 @@ def report_forgotten() -> None:
 
 
 def repriced_without_accruing() -> None:
-    """A re-priced ledger does not count the time until then."""
-    reprice = ledger_math.reprice
+    """A re-priced ledger counts the time until then at the new price."""
+    settle, reprice = ledger_math.settle_charges, ledger_math.reprice
 
-    def reprice_only(ledger: Any, prices: Any, now: datetime) -> Any:
-        repriced = reprice(ledger, prices, now)
+    def settle_without_accruing(ledger: Any, releases: Any, charges: Any, now: datetime) -> Any:
+        if releases or charges:
+            return settle(ledger, releases, charges, now)
+        return ledger, ledger_math.may_commit(ledger, 0, now)
+
+    def reprice_only(ledger: LatticeLedger, prices: Any, now: datetime) -> LatticeLedger:
+        repriced = reprice(ledger, prices, now).status
         status = msgspec.structs.replace(
-            repriced.status, spent_micros=ledger.status.spent_micros, remainder=ledger.status.remainder
+            ledger.status, machines=repriced.machines, committed_micros=repriced.committed_micros
         )
-        return msgspec.structs.replace(repriced, status=status)
+        return msgspec.structs.replace(ledger, status=status)
 
+    patch_attribute(ledger_commit, "settle_charges", settle_without_accruing)
     patch_attribute(ledger_commit, "reprice", reprice_only)
 
 
