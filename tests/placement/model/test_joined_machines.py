@@ -250,9 +250,7 @@ def test_unschedulable_replica_moves_to_another_joined_machine() -> None:
     pytest.param(near("db", "cluster"), 1, id="the cluster of the target claims it"),
     pytest.param(apart("db", key="cluster"), 2, id="a new cluster claims it, apart from the target"),
 ])  # fmt: skip
-def test_affinity_decides_which_cluster_claims_a_machine(
-    affinity: dict[str, Any], clusters: int
-) -> None:
+def test_affinity_decides_which_cluster_claims_a_machine(affinity: dict[str, Any], clusters: int) -> None:
     fleet = placed(
         a_manual_world(
             a_pool(**RACK),

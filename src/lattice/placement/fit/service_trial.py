@@ -25,7 +25,7 @@ from lattice.placement.model.demand import Demand, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import ObjectChange, SupplyObject, apply_changes
 from lattice.placement.model.offer import Budget, Offer
-from lattice.placement.model.world import World, object_key
+from lattice.placement.model.world import World, callers_by_service, object_key
 
 _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 
@@ -294,16 +294,29 @@ class WhatIfScope:
 
     def _demand(self, name: str) -> Demand:
         original = self.world.demands[name]
-        if self._policies_unchanged and name not in self._services:
+        callers = self._callers_of(name, original)
+        if self._policies_unchanged and name not in self._services and callers == original.callers:
             return original
         service = self.service(name)
         return resolve_demand(
             service,
             self.policies,
-            original.callers,
+            callers,
             original.usable_reserves,
-            terms=self.world.affinity_terms(service),
+            original.refusals,
+            self.world.affinity_terms(service),
         )
+
+    def _callers_of(self, name: str, original: Demand) -> tuple[tuple[str, bool], ...]:
+        """The callers of the service under the changes: a changed caller may limit no latency any more, or call
+        the service no more."""
+        callers = dict(original.callers)
+        for caller, service in self._services.items():
+            callers.pop(caller, None)
+            for _, is_limited in callers_by_service([service]).get(name, ()):
+                callers[caller] = is_limited
+        # The order of the callers is that of all services, by name.
+        return tuple(sorted(callers.items()))
 
     def may_be_placed(self) -> bool:
         """Return False if the upper bound proves that the service does not fit; always True with waiting
