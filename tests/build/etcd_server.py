@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+
+from lattice.store.etcd import etcd_pb2 as pb
+from lattice.store.etcd import etcd_pb2_grpc as rpc
 
 
 def free_port() -> int:
@@ -99,6 +103,17 @@ class EtcdServer:
 
     def url(self, prefix: str) -> str:
         return f"etcd://{self.endpoint}/{prefix}"
+
+    def revoke_leases(self) -> None:
+        """End every lease that still holds a key: its expiry would count as a revision of every store on this etcd."""
+        with grpc.insecure_channel(
+            self.endpoint, options=[("grpc.max_receive_message_length", -1)]
+        ) as channel:
+            found = rpc.KVStub(channel).Range(
+                pb.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True), timeout=10
+            )
+            for lease in {item.lease for item in found.kvs if item.lease}:
+                rpc.LeaseStub(channel).LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=10)
 
     def wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + 20

@@ -74,5 +74,7 @@ def simulated() -> Store:
 
 @pytest.fixture(params=["memory", "simulated", "sqlite", "etcd"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    server = request.getfixturevalue("etcd") if request.param == "etcd" else None
+    server: EtcdServer | None = request.getfixturevalue("etcd") if request.param == "etcd" else None
+    if server is not None:
+        server.revoke_leases()
     return lambda: opened(request.param, tmp_path, server)
