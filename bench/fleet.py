@@ -21,10 +21,15 @@ from bench.fleet_world import (
     hungry_service,
     large_service,
     large_world,
+    mixed_world,
     q3_world,
     tight_world,
 )
 from bench.instances import Instance, load
+from bench.mixed import Mixed
+from bench.mixed import check_small as check_mixed
+from bench.mixed import make as make_mixed
+from bench.mixed import solve as solve_mixed
 from bench.optimum import check_small
 from bench.optimum import solve as least_cost
 from bench.report import Report
@@ -40,7 +45,10 @@ from lattice.process_tuning import freeze_heap
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0
 # Per cent above the optimum.
-AIMS = {"online": 8, "re-planned": 1, "optimised": 0.1}
+AIMS = {"online": 7, "re-planned": 0.4, "optimised": 0.1}
+# The second family (bench/mixed.py); the bars come from the best rules that were measured.
+MIXED_SEEDS = range(1, 21)
+MIXED_AIMS = {"online": 15, "planned at once": 15, "re-planned": 1}
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -65,7 +73,7 @@ def cost(report: Report, quick: bool) -> None:
     for seed in list(SEEDS)[:3] if quick else SEEDS:
         instance = load(seed)
         optimum = _optimum(instance)
-        settled = arrived(instance)
+        settled = arrived(instance, q3_world(instance))
         ratios["online"].append(_cost(settled) / optimum)
         ratios["re-planned"].append(
             optimise(settled, OptimiserOptions(move_cost=1000, gap=0.01)).rate_after / optimum
@@ -93,14 +101,19 @@ def _optimum(instance: Instance) -> int:
     return best.cost
 
 
-def add_costs(report: Report, ratios: Mapping[str, Sequence[float]]) -> None:
+def add_costs(
+    report: Report,
+    ratios: Mapping[str, Sequence[float]],
+    aims: Mapping[str, float] = AIMS,
+    prefix: str = "",
+) -> None:
     """Add the ratios as per cent above the optimum: three digits could not tell 1.0702 from 1.08."""
-    for name, max_percent in AIMS.items():
+    for name, max_percent in aims.items():
         values = [above(ratio) for ratio in ratios[name]]
         mean = statistics.mean(values)
         note = f"{mean:+.4f} % of at most {max_percent:+g} %; worst {max(values):+.4f} %"
         report.add(
-            f"{name} above the optimum, mean of {len(values)} seeds",
+            f"{prefix}{name} above the optimum, mean of {len(values)} seeds",
             mean,
             "%",
             at_most=max_percent,
@@ -113,9 +126,45 @@ def above(ratio: float) -> float:
     return (ratio - 1) * 100
 
 
-def arrived(instance: Instance) -> FleetState:
+def mixed(report: Report, quick: bool) -> None:
+    """Measure the second family: spread rules and classes of several sizes, beside the cutting-stock program."""
+    report.begin("Cost beside the optimum (spread and class mixes)")
+    print(
+        f"  the exact model agrees with enumeration on {check_mixed(5 if quick else 20)} cut-down instances",
+        flush=True,
+    )
+    ratios: dict[str, list[float]] = {name: [] for name in MIXED_AIMS}
+    gaps: list[float] = []
+    for seed in list(MIXED_SEEDS)[:3] if quick else MIXED_SEEDS:
+        instance = make_mixed(seed)
+        possible, least = solve_mixed(instance)
+        settled = arrived(instance, mixed_world(instance))
+        planned = converge(mixed_world(instance))
+        best = optimise(settled, OptimiserOptions(move_cost=1000, gap=0.001, time_limit_s=SOLVER_SECONDS))
+        for name, value in (
+            ("online", _cost(settled)),
+            ("planned at once", _cost(planned)),
+            ("re-planned", best.rate_after),
+        ):
+            ratios[name].append(value / least)
+        # The bound of the product may not exceed the cost of a layout that exists.
+        gaps.append(best.bound / possible)
+        shown = ", ".join(f"{name} {above(values[-1]):+.4f} %" for name, values in ratios.items())
+        print(
+            f"  seed {seed}: {shown}; bound {gaps[-1]:.5f} of the best layout, proven {least / possible:.5f}",
+            flush=True,
+        )
+    add_costs(report, ratios, MIXED_AIMS, "mixed, ")
+    report.add(
+        "mixed, reported bound as share of the best layout, largest",
+        max(gaps),
+        at_most=1.0,
+        note="never above it",
+    )
+
+
+def arrived(instance: Instance | Mixed, world: World) -> FleetState:
     """Place the services in order of arrival, without knowledge of later services."""
-    world = q3_world(instance)
     fleet = world.build_fleet()
     placements = {}
     for service in instance.services:
@@ -227,7 +276,7 @@ def _impossible(service: LatticeService) -> LatticeService:
     return msgspec.structs.replace(service, spec=msgspec.structs.replace(service.spec, placement=placement))
 
 
-CASES: dict[str, Callable[[Report, bool], None]] = {"cost": cost, "speed": speed}
+CASES: dict[str, Callable[[Report, bool], None]] = {"cost": cost, "mixed": mixed, "speed": speed}
 
 
 def main() -> int:

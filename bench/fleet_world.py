@@ -10,6 +10,9 @@ import msgspec
 
 from bench.instances import DATA, Instance
 from bench.instances import Service as Arriving
+from bench.mixed import CLASSES, Mixed
+from bench.mixed import Service as Spreading
+from lattice.kinds.constraints import Spread
 from lattice.kinds.container import Container
 from lattice.kinds.infrastructure import (
     CloudInfrastructure,
@@ -125,6 +128,57 @@ def _q3_service(service: Arriving) -> Kind:
         containers={"main": Container(image="app")},
         placement=placement,
         replicas=Replicas(min=service.replicas),
+    )
+    return made(LatticeService, service.name, spec, {"regions": str(service.min_regions)})
+
+
+def mixed_world(instance: Mixed) -> World:
+    """Pools that sell several classes, and services with spread rules; clusters are filled to the brim."""
+    objects: list[Kind] = []
+    policies = PlacementPolicySpec(
+        cluster_policy=ClusterPolicy(max_nodes=100_000, bin_packing_threshold=Decimal(1))
+    )
+    objects.append(made(LatticePlacementPolicy, "brim", policies))
+    objects.append(
+        made(
+            LatticePlacementPolicy,
+            "two-regions",
+            PlacementPolicySpec(
+                selector=LabelSelector(match_labels={"regions": "2"}),
+                requirements=PolicyRequirements(min_regions=2),
+            ),
+        )
+    )
+    for pool in instance.pools:
+        for name, price in pool.prices.items():
+            cores = CLASSES[name][0]
+            spec = NodeClassSpec(
+                providers={"aws": ProviderNodeClass()},
+                resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(4 * cores)),
+                cost_per_hour={"aws": Decimal(price) / 1_000_000},
+            )
+            objects.append(made(LatticeNodeClass, f"{pool.name}-{name}", spec))
+        spec = PoolSpec(
+            provider=PoolProvider(type="aws", region=pool.region),
+            node_classes=tuple(f"{pool.name}-{name}" for name in pool.prices),
+        )
+        objects.append(made(LatticePool, pool.name, spec))
+    objects += [_mixed_service(service) for service in instance.services]
+    return World.of(objects)
+
+
+def _mixed_service(service: Spreading) -> Kind:
+    spread = (Spread(topology_key="region", max_skew=service.max_skew, when_unsatisfiable="DoNotSchedule"),)
+    region_rule = Requirement(key="region", operator="In", values=service.regions)
+    placement = Placement(
+        pools=LabelSelector(match_expressions=(region_rule,)),
+        resources=PlacementResources(cores=Decimal(service.cores), memory_gi=Decimal(4 * service.cores)),
+    )
+    spec = ServiceSpec(
+        containers={"main": Container(image="app")},
+        placement=placement,
+        replicas=Replicas(min=service.replicas),
+        spread=spread if service.max_skew else (),
     )
     return made(LatticeService, service.name, spec, {"regions": str(service.min_regions)})
 

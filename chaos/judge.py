@@ -62,6 +62,10 @@ class RealChecker(Checker):
     def check_caches(self) -> Findings:
         return iter(())
 
+    def check_book(self) -> Findings:
+        # The machines of the run are made once and charged to no ledger of a pool of the fake cloud.
+        return iter(())
+
     def check_agents(self) -> Findings:
         return iter(())
 

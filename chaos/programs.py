@@ -34,6 +34,8 @@ FLAGS = {
     "reconcile-interval": 1,
     "retry-first": 1,
     "retry-longest": 8,
+    "retry-service-longest": 8,
+    "retry-reset": 16,
     "missing-grace": 6,
     "start-grace": 30,
     "stop-grace": 15,

@@ -41,6 +41,11 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta",
         VALUES,
     ),
+    "diagnosis": Folder(
+        "Why a service, a workload or a machine does not run, and what is wrong in the fleet, from stored objects.",
+        "kinds kinds.meta lifecycle placement.inputs",
+        VALUES,
+    ),
     "placement": Folder(
         "Choosing pools, clusters and machines for the replicas of services; `queries` answers queries about them.",
         "",
@@ -51,9 +56,14 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta",
         VALUES,
     ),
+    "placement.affinity": Folder(
+        "Affinity between services, resolved to the services and workloads that a term matches.",
+        "kinds kinds.meta lifecycle placement.inputs",
+        VALUES,
+    ),
     "placement.model": Folder(
         "The snapshot of the fleet; resolved demands; offers; the trial fleet, on which placement tries changes and undoes them; quotes and costs.",
-        "kinds kinds.meta engine lifecycle placement.inputs",
+        "kinds kinds.meta engine lifecycle placement.affinity placement.inputs",
         VALUES,
     ),
     "placement.feed": Folder(
@@ -68,7 +78,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plugins.filters": Folder(
         "One module per filter plugin of placement.",
-        "kinds kinds.meta engine placement.model placement.plugins",
+        "kinds kinds.meta engine placement.affinity placement.model placement.plugins",
         VALUES,
     ),
     "placement.plugins.scores": Folder(
@@ -78,7 +88,8 @@ MAP: dict[str, Folder] = {
     ),
     "placement.greedy": Folder(
         "The placement algorithm: one service, all services, commit stages, scale-down, orphaned replicas.",
-        "kinds kinds.meta engine lifecycle placement.model placement.plugins.filters placement.plugins.scores",
+        "kinds kinds.meta engine lifecycle placement.affinity placement.inputs placement.model placement.plugins.filters "
+        "placement.plugins.scores",
         VALUES,
     ),
     "placement.explain": Folder(
@@ -93,7 +104,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plan": Folder(
         "What a change of manifests or a lost pool does to the fleet: plan and what-if.",
-        "kinds kinds.meta lifecycle placement.greedy placement.model placement.plugins.filters placement.status",
+        "kinds kinds.meta lifecycle placement.greedy placement.inputs placement.model placement.plugins.filters placement.status",
         VALUES,
     ),
     "placement.fit": Folder(
@@ -173,7 +184,7 @@ MAP: dict[str, Folder] = {
     "controllers": Folder(
         "`controller_set`: all controllers of one leader's term, wired together.",
         "controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler controllers.services"
-        " lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
+        " kinds.meta lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
         "the store through controllers.runtime.context, fenced by the term",
     ),
     "controllers.runtime": Folder(
@@ -183,8 +194,8 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.services": Folder(
         "Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.",
-        "kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
-        " controllers.garbage controllers.runtime",
+        "kinds kinds.meta clock metrics diagnosis lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
+        " controllers.automation controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
     ),
     "controllers.scheduler": Folder(
@@ -195,7 +206,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.nodes": Folder(
         "Node health, eviction, workload lifecycle, drift.",
-        "kinds kinds.meta clock metrics lifecycle presence store scheduling.table controllers.runtime controllers.services",
+        "kinds kinds.meta clock metrics diagnosis lifecycle presence store scheduling.table controllers.runtime controllers.services",
         "the store through controllers.runtime.context, heartbeats",
     ),
     "controllers.garbage": Folder(
@@ -210,8 +221,8 @@ MAP: dict[str, Folder] = {
     ),
     "server": Folder(
         "`app`: the HTTP server, which passes each request to the folder that answers its path.",
-        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
-        " server.resources server.ui_backend",
+        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.http server.live"
+        " server.requests server.resources server.ui_backend",
         "HTTP connections",
     ),
     "server.apply": Folder("Patches, server-side apply, managed fields.", "", VALUES),
@@ -225,9 +236,19 @@ MAP: dict[str, Folder] = {
         "kinds.meta clock server.requests store",
         "the store, keys and certificates",
     ),
+    "server.http": Folder(
+        "HTTP responses: headers, conditional requests, compression, watches over WebSocket.",
+        "server.requests",
+        "HTTP connections",
+    ),
+    "server.event_versions": Folder(
+        "Events of events.k8s.io/v1: a view of the store in which the core events have the newer form.",
+        "kinds kinds.meta store",
+        "the store",
+    ),
     "server.resources": Folder(
         "The REST verbs: routes, get, list, watch, write, admission, sub-resources, tables.",
-        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.requests store",
+        "kinds kinds.meta clock tracing lifecycle server.access server.apply server.event_versions server.requests store",
         "the store",
     ),
     "server.discovery": Folder(
@@ -246,13 +267,13 @@ MAP: dict[str, Folder] = {
         "connections to agents, heartbeats, the store",
     ),
     "server.live": Folder(
-        "What only the leader knows: usage, logs, spending.",
-        "kinds kinds.meta clock placement.inputs presence server.access server.agents server.requests server.resources store",
+        "What only the leader knows: usage, logs, spending, problems and diagnoses.",
+        "kinds kinds.meta clock diagnosis placement.inputs presence server.access server.agents server.requests server.resources store",
         "the store, heartbeats",
     ),
     "server.ui_backend": Folder(
         "Pages, sign-in and the event stream of the web page.",
-        "kinds kinds.meta clock server.access server.live server.requests server.resources store",
+        "kinds kinds.meta clock lifecycle server.access server.live server.requests server.resources store",
         "HTTP connections, the store",
     ),
     "server.grpc": Folder(
@@ -264,7 +285,7 @@ MAP: dict[str, Folder] = {
         "The composition root: builds every object of a server and hands it to the others.",
         "process_tuning kinds kinds.meta clock metrics tracing settings presence manifest_files lifecycle scheduling.cycle scheduling.table providers store"
         " store.sqlite store.etcd controllers controllers.runtime controllers.garbage controllers.automation server server.access server.agents"
-        " server.discovery server.fleet_queries server.grpc server.live server.requests server.resources server.ui_backend ui",
+        " server.discovery server.fleet_queries server.grpc server.live server.requests server.resources server.ui_backend ui agent.runtimes",
         "files, sockets, signals",
     ),
     "agent": Folder(

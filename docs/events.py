@@ -41,6 +41,45 @@ EVENTS = (
         "The cluster has enough free capacity in total, but no single node fits the replica. Lattice adds a node or places the replica elsewhere.",
     ),
     Told(
+        "CostsMore",
+        "LatticeService",
+        "Normal",
+        "A fresh plan of the same services would cost less. Running replicas stay. The message names the move that would release a machine.",
+        "`lattice optimise` shows all moves that pay",
+    ),
+    Told(
+        "MachineRefused",
+        "LatticeService",
+        "Warning",
+        "An empty, ready machine did not accept a replica. Lattice releases it and buys no more such machines for the service.",
+        "change the service or the node class; see [machines that have less than their class](../guides/nodes.md#machines-that-have-less-than-their-class)",
+    ),
+    Told(
+        "NoMachine",
+        "LatticeService",
+        "Warning",
+        "A limit or a budget keeps Lattice from buying a machine for a waiting replica. The message states need and have.",
+    ),
+    Told(
+        "SurgeMachineReturned",
+        "LatticeService",
+        "Normal",
+        "The update has ended, and the machine that its surge replica needed is drained and released.",
+    ),
+    Told(
+        "MachinesDiffer",
+        "LatticeNodeClass",
+        "Warning",
+        "Real machines have less than their class or data center states. Lattice buys no machine for what they lack.",
+        "correct the class, or its machine image; see [machines that have less than their class](../guides/nodes.md#machines-that-have-less-than-their-class)",
+    ),
+    Told(
+        "MachinesAsStated",
+        "LatticeNodeClass",
+        "Normal",
+        "A newer machine, or a changed class, has what is stated.",
+    ),
+    Told(
         "ClusterCreated",
         "LatticeService",
         "Normal",
@@ -60,7 +99,14 @@ EVENTS = (
         "Normal",
         "A rollout replaces the replicas one by one.",
     ),
-    Told("RolloutDone", "LatticeService", "Normal", "All replicas run the new revision."),
+    Told("RolloutDone", "LatticeService", "Normal", "All replicas run the new revision and are ready."),
+    Told(
+        "ReplicaFailing",
+        "LatticeService",
+        "Warning",
+        "Replicas fail. The event is written at the first failure, and when the number of failures doubles.",
+        "`lattice why service/NAME` shows the failure, the exit code and the last lines of the log.",
+    ),
     Told(
         "RolloutPaused",
         "LatticeService",
@@ -104,6 +150,18 @@ EVENTS = (
     Told("ClusterRemoved", "LatticeCluster", "Normal", "No service needs the cluster; the cluster is gone."),
     Told("NodeCreating", "LatticeCluster", "Normal", "The provider creates a machine for the cluster."),
     Told(
+        "NodeClaimed",
+        "LatticeNode",
+        "Normal",
+        "A placement uses the joined machine. The message names its cluster and class.",
+    ),
+    Told(
+        "NodeReleased",
+        "LatticeNode",
+        "Normal",
+        "No replica needs the joined machine any more. It belongs to its pool only, until a placement uses it.",
+    ),
+    Told(
         "NodeGivenUp",
         "LatticeNode",
         "Normal",
@@ -143,6 +201,29 @@ EVENTS = (
         "the replacement. Reported after twice `--room-grace`, so that the cluster could grow, if no machine is starting.",
         "add a machine to the pool, lower `replicas.min`, or run `lattice uncordon` to end the drain",
     ),
+    Told(
+        "Evicted",
+        "LatticeWorkload",
+        "Warning",
+        "The node is short of memory or disk, and the workload uses more of it than it requests (`NodePressure`). Another node "
+        "runs the workload. BestEffort workloads go first, then Burstable, and low priority first.",
+        "state a request that covers what the workload uses",
+    ),
+    Told(
+        "NodePressure",
+        "LatticeNode",
+        "Warning",
+        "The node has less memory or disk available than `--memory-pressure` or `--disk-pressure`; the condition "
+        "`MemoryPressure` or `DiskPressure` is True. The scheduler binds no BestEffort workload to it, and the workloads "
+        "that use more than they request are evicted, one at a time.",
+        "state requests for the workloads that use the most, or add a machine",
+    ),
+    Told(
+        "NodePressureEnded",
+        "LatticeNode",
+        "Normal",
+        "Enough memory or disk has been available for a minute.",
+    ),
     Told("NodeDrained", "LatticeNode", "Normal", "The drain is done: no workloads are bound to the node."),
     Told(
         "NodeRemoved",
@@ -150,12 +231,18 @@ EVENTS = (
         "Normal",
         "The node was deleted: no workloads are left on it, or it was not ready, so its removal waited for none.",
     ),
+    Told(
+        "WorkloadSucceeded",
+        "LatticeWorkload",
+        "Normal",
+        "The program ended with exit code 0, and its restartPolicy does not repeat it.",
+    ),
     Told("WorkloadScheduled", "LatticeWorkload", "Normal", "The workload is bound to a node."),
     Told(
         "FailedScheduling",
         "LatticeWorkload",
         "Warning",
-        "No node accepts the workload; the message counts the nodes per reason. The scheduler tries again after a change that may help.",
+        "No node has accepted the workload for 10 seconds; the message counts the nodes per reason. The scheduler tries again after a change that may help.",
     ),
     Told(
         "BindingFailed",
@@ -226,6 +313,44 @@ EVENTS = (
         "WebhookFailed",
         "AutomationRule",
         "Warning",
-        "Three calls to the webhook failed.",
+        "Three calls to the webhook failed, or the secret that signs them has no key. Also on the pool, cloud or data center that names the webhook.",
+    ),
+    Told(
+        "BudgetAlert",
+        "LatticePool",
+        "Warning",
+        "The use of a budget reached its alert threshold. Also on clouds, for the cloud or one of its regions, and on data centers, for their overflow.",
+        "see [set a budget](../guides/budgets.md)",
+    ),
+    Told(
+        "BudgetAlertCleared",
+        "LatticePool",
+        "Normal",
+        "The use of a budget is below its alert threshold again.",
+    ),
+    Told(
+        "BudgetExceeded",
+        "LatticePool",
+        "Warning",
+        "A budget is exceeded, or its hard limit refuses a purchase. Also on clouds and data centers.",
+        "the message names the rule, the amounts and the limit that would do",
+    ),
+    Told(
+        "BudgetExceededCleared",
+        "LatticePool",
+        "Normal",
+        "A budget is no longer exceeded and refuses no purchase.",
+    ),
+    Told(
+        "CapacityPressure",
+        "LatticePool",
+        "Warning",
+        "80 % of the machines, cores or memory are in use. Also on data centers.",
+    ),
+    Told(
+        "CapacityPressureCleared",
+        "LatticePool",
+        "Normal",
+        "Less than 80 % of the machines, cores and memory are in use.",
     ),
 )

@@ -2,7 +2,13 @@
 
 from typing import NamedTuple
 
-from lattice.lifecycle.workload import FINAL_FAILURES, UNCOUNTED_FAILURES
+from lattice.lifecycle.retry import (
+    EVICTED_FROM_NODE,
+    FINAL_FAILURES,
+    NODE_LOST,
+    PORT_CONFLICT,
+    UNCOUNTED_FAILURES,
+)
 
 
 class Failed(NamedTuple):
@@ -12,7 +18,12 @@ class Failed(NamedTuple):
     @property
     def then(self) -> str:
         """The reaction of Lattice to the failure."""
-        if self.word in FINAL_FAILURES:
+        if self.word == PORT_CONFLICT:
+            return (
+                "a replica of a service is restarted with a growing back-off; any other workload only after a "
+                "change or `lattice retry`"
+            )
+        if self.word in {*FINAL_FAILURES, NODE_LOST, EVICTED_FROM_NODE}:
             return "no restart until the workload changes or `lattice retry`"
         return (
             "restarted; the attempt is not counted"
@@ -27,6 +38,10 @@ FAILURES = (
         "DISCONNECTED",
         "The node had no contact with the control plane for longer than `disconnect` allows, and the agent stopped the workload.",
     ),
+    Failed(
+        "EVICTED",
+        "A workload with restartPolicy Never was evicted from its node after it had started; it is not started again.",
+    ),
     Failed("EXITED", "The process exited with exit code 0, but the workload must keep running."),
     Failed("IMAGE_NOT_FOUND", "The registry has no such image."),
     Failed("IMAGE_PULL_FAILED", "The image cannot be pulled."),
@@ -38,6 +53,10 @@ FAILURES = (
     Failed("INVALID_SPEC", "The spec of the workload is not valid on its node."),
     Failed("MISSING", "The node was assigned the workload and does not have it."),
     Failed("NETWORK_ERROR", "The network of the workload cannot be set up."),
+    Failed(
+        "NODE_LOST",
+        "The node of a workload with restartPolicy Never was lost after the start; the workload is not started again.",
+    ),
     Failed("NOT_APPLIED", "The node did not receive the assignment of the workload."),
     Failed("PORT_BIND_CONFLICT", "Another process uses the port that the workload requests by number."),
     Failed(

@@ -19,6 +19,7 @@ FLEET_WEIGHTS = (
     (fleet.OverflowOrder(), f"{fleet.OVERFLOW_ORDER_WEIGHT:g}"),
     (fleet.Proximity(), f"{fleet.PROXIMITY_WEIGHT:g}"),
     (fleet.SoftSpread(), f"{fleet.SOFT_SPREAD_WEIGHT:g}"),
+    (fleet.PreferredAffinity(), f"{fleet.PREFERRED_AFFINITY_WEIGHT:g}"),
     (fleet.Cost(True), "by `preferences[].weight` of the policies, 1 in all; 1 if no policy has a wish"),
     (fleet.LeastAllocated(True), "by `preferences[].weight` of the policies, 1 in all"),
     (

@@ -32,6 +32,7 @@ MENU = {
         "docs/guides/latency.md",
         "docs/guides/onprem.md",
         "docs/guides/gpu.md",
+        "docs/guides/affinity.md",
         "docs/guides/simulate.md",
     ),
     "Run": (

@@ -28,7 +28,7 @@ PURE_MODULES = {*PURE, *(name for name, folder in ROOT_MODULES.items() if folder
 PURE_IMPORTS = frozenset(
     """
     base64 binascii bisect collections contextlib copy csv dataclasses datetime decimal difflib enum fractions functools hashlib heapq
-    highspy hmac importlib inspect itertools json math msgspec numpy operator re typing weakref yaml
+    highspy hmac importlib inspect itertools json math msgspec numpy operator re shlex types typing weakref yaml
     """.split()
 ) | {"urllib.parse"}
 # Calls that read a clock, a file or a terminal, by the name of the function.
@@ -37,7 +37,16 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "today", "utcnow", "getenv"}
 BESIDE_ADAPTERS = {
     "store": {"cache", "commit_packing", "election", "protocol", "watch_feed"},
     "providers": {"protocol"},
-    "agent.runtimes": {"exit_watch", "launcher", "log_files", "podman", "preflight", "router", "spawn"},
+    "agent.runtimes": {
+        "exit_watch",
+        "gpu_devices",
+        "launcher",
+        "log_files",
+        "podman",
+        "preflight",
+        "router",
+        "spawn",
+    },
 }
 PLUGINS = (
     "placement.plugins.filters",
@@ -49,6 +58,7 @@ PLUGINS = (
 # spread depend on it.
 IMPORTS_BETWEEN_PLUGINS = {
     "filters.eligibility": {
+        "filters.affinity",
         "filters.available",
         "filters.capabilities",
         "filters.compliance",
@@ -59,6 +69,7 @@ IMPORTS_BETWEEN_PLUGINS = {
     },
     "filters.overflow": {"filters.eligibility"},
     "filters.spread": {"filters.eligibility"},
+    "scores.preferred_affinity": {"filters.affinity"},
     "scores.soft_spread": {"filters.eligibility", "filters.spread"},
 }
 

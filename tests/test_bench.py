@@ -53,8 +53,8 @@ def test_unknown_trace_lists_the_existing_ones(
     [
         pytest.param(
             "online",
-            1.0702,
-            "7.02 % | ≤ 8 | yes | +7.0200 % of at most +8 %; worst +7.0200 %",
+            1.0692,
+            "6.92 % | ≤ 7 | yes | +6.9200 % of at most +7 %; worst +6.9200 %",
             id="a margin is seen",
         ),
         pytest.param(

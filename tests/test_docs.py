@@ -22,6 +22,7 @@ from lattice.errors import LatticeError
 from lattice.kinds import KINDS
 from lattice.lifecycle import workload as lifecycle
 from lattice.placement.greedy.profile import FILTERS, profile_of
+from lattice.placement.status.crossings import CLEARED_SUFFIX, CROSSING_CONDITIONS
 from lattice.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
@@ -131,6 +132,9 @@ def test_events_are_listed_exactly() -> None:
         "replicas.py": {"ScaledUp", "ScaledDown"},
         "rules.py": set[str](),  # the user's own words
         "binding_records.py": set[str](),  # passed on
+        "supply_status.py": {
+            f"{kind}{suffix}" for kind in CROSSING_CONDITIONS for suffix in ("", CLEARED_SUFFIX)
+        },
     }
     assert {name for name, word in found if not isinstance(word, ast.Constant)} == set(computed)
     assert written.union(*computed.values()) == {each.reason for each in EVENTS}
@@ -138,9 +142,11 @@ def test_events_are_listed_exactly() -> None:
 
 def test_failure_reasons_are_listed_exactly() -> None:
     """What agents say, and what the lifecycle finds by itself."""
-    found = words_in(
-        ROOT / "src" / "lattice" / "lifecycle" / "workload.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
-    )
+    lifecycle = ROOT / "src" / "lattice" / "lifecycle"
+    found = {
+        *words_in(lifecycle / "workload.py", r"MISSING|NOT_APPLIED|START_TIMEOUT"),
+        *words_in(lifecycle / "retry.py", r"EXITED|NODE_LOST|EVICTED"),
+    }
     assert [each.word for each in FAILURES] == sorted({*get_args(FailureReason), *found})
 
 

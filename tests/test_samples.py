@@ -20,6 +20,7 @@ import pytest
 import yaml
 from build.doc_samples import Sample, Step, difference, files, samples, steps, typed
 from build.etcd_server import free_port
+from build.kubectl_versions import find_kubectls
 from build.preloaded_cli import Command, PreloadedCli, preloaded_cli
 from build.servers import Server, running_server
 from build.wire import CONFIGMAPS, SERVICES, Wire, configmap
@@ -35,7 +36,7 @@ ONLY_LOOKS = re.compile(
     r"(lattice|kubectl .*) ?\b(get|events|logs|top|cost|describe)\b"
 )  # what is under way when it is asked for may be asked again
 PLAIN = re.compile(r"lattice ((?!agent)[^|;&$<>`*\n]+?)(?: > (\S+))?")  # nothing that only a shell can do
-STAYS = "lattice agent"  # until the page ends
+STAYS = "lattice agent --server"  # until the page ends
 FOREIGN = ("kubectl", "curl")  # a reader may do without; CI may not
 LONGEST = 20.0  # seconds until what is under way must be there
 LEAVES_THINGS = ("docs/tour.md",)  # it runs last
@@ -81,6 +82,10 @@ RUN_BY = {
         "$ pip install",
     ): "tests/test_wheel.py::test_lattice_up_runs_the_quickstart_from_the_wheel",
     (
+        "docs/guides/kubectl.md",
+        "# lattice-fields.yaml",
+    ): "tests/test_samples.py::test_kustomize_reaches_the_fields_of_a_service",
+    (
         "deploy/etcd/README.md",
         "deploy/etcd/try.sh",
     ): "tests/test_deploy.py::test_three_servers_elect_a_new_leader_after_a_kill",
@@ -91,6 +96,10 @@ RUN_BY = {
 }
 # The same -> why no test runs it.
 NOT_RUN = {
+    (
+        "docs/guides/kubectl.md",
+        "# argocd-cm",
+    ): "a health check that only Argo CD runs, which the tests do not have",
     ("README.md", "make test"): "it runs these tests",
     ("docs/guides/backup.md", "etcdctl"): "a program of etcd's that neither Lattice nor its tests need",
     (
@@ -239,7 +248,7 @@ def up(reader: Reader) -> Started:
         "--agents-port",
         str(agents),
         "--providers",
-        "local,docker=local,metal=fake",
+        "local,docker=local,metal=manual",
     ]
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -500,3 +509,27 @@ def test_continued_commands_and_exit_codes_are_parsed() -> None:
     assert list(typed(text)) == [Step("lattice a \\\n  -b", ["one", "two"], 2), Step("lattice c", [])]
     assert Sample("p", "yaml", "# a.yaml\nb: 1\n").file == "a.yaml"
     assert Sample("p", "bash", "# one two\nls\n").file == ""
+
+
+def test_kustomize_reaches_the_fields_of_a_service(tmp_path: Path) -> None:
+    page = next(path for path in PAGES if shown(path) == "docs/guides/kubectl.md")
+    fields = next(sample.text for sample in samples(page) if sample.text.startswith("# lattice-fields.yaml"))
+    (tmp_path / "lattice-fields.yaml").write_text(fields)
+    service = {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": "LatticeService",
+        "metadata": {"name": "web"},
+        "spec": {"containers": {"main": {"image": "nginx:1.28"}}},
+    }
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump(service))
+    kustomization = {
+        "resources": ["web.yaml"],
+        "configurations": ["lattice-fields.yaml"],
+        "images": [{"name": "nginx", "newTag": "1.29"}],
+        "replicas": [{"name": "web", "count": 5}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    kubectl = find_kubectls()[-1].path
+    built = subprocess.run([kubectl, "kustomize", str(tmp_path)], capture_output=True, check=True).stdout
+    spec = yaml.safe_load(built)["spec"]
+    assert spec == {"containers": {"main": {"image": "nginx:1.29"}}, "replicas": {"min": 5}}

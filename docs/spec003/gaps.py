@@ -180,10 +180,10 @@ SOON = (
 LONG_TERM = (
     Row(
         "1. Extended resource support",
-        "scheduling.table.qos:is_extended",
+        "kinds.qos:is_extended",
         f"{RESOURCES}::test_qos",
         (
-            "scheduling/table/qos.py",
+            "kinds/qos.py",
             "for name in (*requests, *limits) if is_extended(name)}",
             "for name in ()}",
         ),

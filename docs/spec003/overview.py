@@ -5,12 +5,12 @@ from docs.specification import Row
 OVERVIEW = (
     Row(
         "scheduling.resources",
-        "scheduling.table.qos:eviction_order",
+        "kinds.qos:eviction_order",
         "scheduling/table/test_spec003_resources.py::test_eviction_order_by_qos",
         (
-            "scheduling/table/qos.py",
-            "key=lambda workload: (-workload[1], workload[2], workload[0])",
-            "key=lambda workload: (workload[1], workload[2], workload[0])",
+            "kinds/qos.py",
+            "return (-qos, over",
+            "return (qos, over",
         ),
     ),
     Row(

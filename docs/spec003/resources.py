@@ -66,21 +66,21 @@ RESOURCES = (
     ),
     Row(
         "QoS class derivation",
-        "scheduling.table.qos:qos_of",
+        "kinds.qos:qos_of",
         "scheduling/table/test_spec003_resources.py::test_qos",
-        ("scheduling/table/qos.py", "for requests, limits in stated:", "for requests, limits in stated[:1]:"),
+        ("kinds/qos.py", "for requests, limits in stated:", "for requests, limits in stated[:1]:"),
     ),
     Row(
         "fits() check",
-        "scheduling.table.qos:fits",
+        "scheduling.table.plain_fit:fits",
         "scheduling/table/test_spec003_resources.py::test_fits",
-        ("scheduling/table/qos.py", "amount <= free.get(name, 0)", "amount < free.get(name, 0)"),
+        ("scheduling/table/plain_fit.py", "amount <= free.get(name, 0)", "amount < free.get(name, 0)"),
     ),
     Row(
         "utilization calculation",
-        "scheduling.table.qos:utilisation",
+        "scheduling.table.plain_fit:utilisation",
         "scheduling/table/test_spec003_resources.py::test_utilisation",
-        ("scheduling/table/qos.py", "max(shares, default=0.0)", "min(shares, default=0.0)"),
+        ("scheduling/table/plain_fit.py", "max(shares, default=0.0)", "min(shares, default=0.0)"),
     ),
     Row(
         "ephemeral_storage_capacity",
@@ -116,10 +116,10 @@ RESOURCES = (
     ),
     Row(
         "Resource compressibility markers",
-        "scheduling.table.qos:is_compressible",
+        "kinds.qos:is_compressible",
         "scheduling/table/test_spec003_resources.py::test_compressible_resources",
         (
-            "scheduling/table/qos.py",
+            "kinds/qos.py",
             'COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})',
             'COMPRESSIBLE = frozenset({"cpu", "memory"})',
         ),

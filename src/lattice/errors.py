@@ -53,6 +53,8 @@ class LatticeError(Exception):
         self.causes = tuple(causes)
         # The name of an object that is about to be created; empty where the request path names the object.
         self.object_name = ""
+        # The plural of the object that the error is about, where the request path names another object.
+        self.object_kind = ""
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.message}" if self.where else self.message
@@ -93,6 +95,8 @@ class Conflict(LatticeError):
 
 class Gone(LatticeError):
     status, reason = 410, "Expired"
+    # Of an expired list: the token that continues the list from the newest state.
+    continue_token: str = ""
 
 
 class TooLarge(LatticeError):

@@ -38,6 +38,7 @@ class WorkloadReport:
     failure_reason: str = ""  # one word
     log: str = ""  # the last lines of the log
     failure_message: str = ""
+    exit_code: int | None = None  # None: the run has not ended, or the agent reports no exit codes
 
 
 class Session(NamedTuple):
@@ -104,6 +105,7 @@ class Presence:
         self._clock = clock
         self._last_heartbeats: dict[str, LastHeartbeat] = {}
         self._listeners: list[Callable[[PresenceChange], None]] = []
+        self._usage_listeners: list[Callable[[str], None]] = []
         self._sent: dict[str, _SentAssignments] = {}
         self._session_count = 0
         # No node can have been silent for longer than this leader has listened.
@@ -130,6 +132,11 @@ class Presence:
         function that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def on_usage(self, listener: Callable[[str], None]) -> None:
+        """Register a listener, called synchronously with the node of every heartbeat that carries usage; the
+        listener must not block."""
+        self._usage_listeners.append(listener)
 
     def start_session(self, node: str) -> Session:
         """Start the session of a node that has connected; reports of earlier connections stay valid until the
@@ -217,6 +224,9 @@ class Presence:
             or not last.has_reported
         ):
             self._notify(PresenceChange(session.node, changed))
+        if heartbeat.usage is not None:
+            for listener in self._usage_listeners:
+                listener(session.node)
         return True
 
     def end_session(self, session: Session) -> None:

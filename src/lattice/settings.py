@@ -12,6 +12,28 @@ class Setting:
     help: str
 
 
+# Names for the setting `controllers`: all controllers that run while a server leads, in alphabetical order.
+CONTROLLER_NAMES = (
+    "agreements",
+    "automation",
+    "clusters",
+    "declarations",
+    "departures",
+    "drifts",
+    "figures",
+    "garbage",
+    "jointokens",
+    "ledgers",
+    "nodes",
+    "replicas",
+    "scheduling",
+    "services",
+    "status",
+    "supply",
+    "webhooks",
+    "workloads",
+)
+
 SETTINGS = (
     Setting(
         "data-dir", ("LATTICE_DATA_DIR",), "./.lattice", "Folder for the store, the log and the kubeconfig."
@@ -92,6 +114,24 @@ SETTINGS = (
         "Maximum number of lost nodes per second and zone whose workloads are evicted.",
     ),
     Setting(
+        "memory-pressure",
+        ("LATTICE_MEMORY_PRESSURE",),
+        0.05,
+        (
+            "Share of a node's memory; with less available, the node evicts workloads that use more than they "
+            "request. 0 = never."
+        ),
+    ),
+    Setting(
+        "disk-pressure",
+        ("LATTICE_DISK_PRESSURE",),
+        0.02,
+        (
+            "Share of a node's disk; with less available, the node evicts workloads that use more than they "
+            "request. 0 = never."
+        ),
+    ),
+    Setting(
         "reconcile-interval",
         ("RECONCILE_INTERVAL",),
         5.0,
@@ -108,13 +148,26 @@ SETTINGS = (
         "retry-longest",
         ("LATTICE_RETRY_LONGEST",),
         120.0,
-        "Maximum seconds of back-off before a failed workload is restarted.",
+        "Maximum seconds of back-off before a failed workload without a service is restarted.",
+    ),
+    Setting(
+        "retry-service-longest",
+        ("LATTICE_RETRY_SERVICE_LONGEST",),
+        300.0,
+        "Maximum seconds of back-off before a failed replica of a service is restarted.",
+    ),
+    Setting(
+        "retry-reset",
+        ("LATTICE_RETRY_RESET",),
+        600.0,
+        "Seconds for which a workload must be ready before its failures are forgotten.",
     ),
     Setting(
         "retry-attempts",
         ("LATTICE_RETRY_ATTEMPTS",),
         5,
-        "Maximum number of failures before a workload is marked Failed and not restarted.",
+        "Number of failures after which a workload is reported as failed. A workload without a service is then "
+        "not restarted.",
     ),
     Setting(
         "missing-grace",
@@ -149,7 +202,7 @@ SETTINGS = (
         "local,docker=local",
         (
             "Providers of machines, each NAME or NAME=ADAPTER. Adapter local runs agents on this "
-            "host; adapter fake starts nothing: you start the agents yourself. By default docker is "
+            "host; adapter manual creates nothing: you join machines of your own. By default docker is "
             "another name for local: Docker itself is not used."
         ),
     ),
@@ -168,7 +221,7 @@ SETTINGS = (
         "*",
         (
             "Controllers that run while this server is the leader, separated by commas: * is all "
-            "controllers, -NAME excludes one."
+            f"controllers, -NAME excludes one. Names: {', '.join(CONTROLLER_NAMES)}."
         ),
     ),
     Setting(
@@ -222,10 +275,14 @@ class Settings:
     node_lost_after: float = 40.0
     replace_after: float = 120.0
     evictions_per_second: float = 0.1
+    memory_pressure: float = 0.05
+    disk_pressure: float = 0.02
     reconcile_interval: float = 5.0
     reconcile_workers: int = 8
     retry_first: float = 5.0
     retry_longest: float = 120.0
+    retry_service_longest: float = 300.0
+    retry_reset: float = 600.0
     retry_attempts: int = 5
     missing_grace: float = 15.0
     start_grace: float = 300.0

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from build.agent_world import (
     AUTHORITY,
@@ -32,12 +33,13 @@ from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.session import NodeRemoved
 from lattice.agent.transport import GrpcTransport
 from lattice.clock import SystemClock
+from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
 from lattice.errors import Denied, NotFound, Unavailable
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import NODE_FINALIZER, LatticeNode
 from lattice.server.access.certificate_authority import CertificateKeyPair, new_authority
 from lattice.server.access.node_certificates import NodeIdentity, parse_signing_request, sign_node_certificate
 from lattice.server.grpc.listener import AgentListener, Tls
-from lattice.store.protocol import Delete, Key
+from lattice.store.protocol import Delete, Key, Put
 from lattice.wire.connection import AgentConnection
 
 HOME = "leader:7444"
@@ -284,3 +286,48 @@ class _Counted:
 
     async def renew_certificate(self, address: str, request: bytes) -> bytes:
         return await self._link.renew_certificate(address, request)
+
+
+async def stored_node(leader: Leader) -> LatticeNode:
+    entry = await leader.store.get(NODE)
+    assert entry is not None
+    return msgspec.json.decode(entry.value, type=LatticeNode)
+
+
+@pytest.mark.parametrize(
+    ("finalizer", "is_marked"),
+    [
+        pytest.param(NODE_FINALIZER, True, id="the owner takes a joined machine back"),
+        pytest.param(MACHINE_FINALIZER, False, id="a machine of a provider is the provider's"),
+    ],
+)
+async def test_leaving_machine(finalizer: str, is_marked: bool) -> None:
+    """The server drains the node by its deletion; the agent works until the node is gone, and then does not
+    join again."""
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        joined = await stored_node(leader)
+        metadata = msgspec.structs.replace(joined.metadata, finalizers=(finalizer,))
+        entry = await leader.store.get(NODE)
+        assert entry is not None
+        changed = msgspec.structs.replace(joined, metadata=metadata)
+        await leader.store.commit([Put(NODE, msgspec.json.encode(changed), entry.revision)])
+        await clock.advance(2)
+        joins: list[str] = []
+
+        async def rejoin() -> bool:
+            joins.append("again")
+            return True
+
+        node.agent.rejoin = rejoin
+        node.agent.leave()
+        await clock.advance(3)
+        assert bool((await stored_node(leader)).metadata.deletion_timestamp) is is_marked
+        assert node.machine.live_instances() != [], "until the drain has moved them"
+        revision = await leader.store.revision()
+        await clock.advance(30)
+        assert await leader.store.revision() == revision, "the repeated request changes nothing"
+        if is_marked:
+            await delete_node(leader)
+            await clock.advance(60)
+            assert isinstance(outcome(node), NodeRemoved)
+            assert (node.machine.live_instances(), joins) == ([], [])

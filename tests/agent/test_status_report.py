@@ -109,3 +109,52 @@ def test_siblings_of_failed_container_are_stopped() -> None:
         "the next run starts the one that is missing"
     )
     assert siblings_to_stop({}, [main, dead]) == {}
+
+
+@pytest.mark.parametrize(
+    ("order", "there", "expected"),
+    [
+        pytest.param(
+            an_assignment(), [ended(failure=BROKEN, exit_code=3)], ("Failed", 3), id="a failed program"
+        ),
+        pytest.param(an_assignment(), [ended(exit_code=0)], ("Stopped", 0), id="a program that succeeded"),
+        pytest.param(an_assignment(), [an_instance()], ("Running", None), id="a running program has none"),
+        pytest.param(
+            an_assignment(containers=TWO),
+            [
+                ended(id=instance_id(container="side"), failure=BROKEN, exit_code=3),
+                ended(
+                    failure=Failure("RUNTIME_ERROR", "container side of the same workload exited"),
+                    exit_code=143,
+                ),
+            ],
+            ("Failed", 3),
+            id="the culprit counts, not the container that was stopped because of it",
+        ),
+        pytest.param(
+            an_assignment(containers=TWO, restart="OnFailure"),
+            [ended(exit_code=0), an_instance(id=instance_id(container="side"))],
+            ("Running", None),
+            id="a job runs on until all its containers have ended",
+        ),
+        pytest.param(
+            an_assignment(containers=TWO, restart="OnFailure"),
+            [ended(exit_code=0), ended(id=instance_id(container="side"), exit_code=0)],
+            ("Stopped", 0),
+            id="a job whose containers all succeeded",
+        ),
+    ],
+)
+def test_report_has_the_exit_code(
+    order: Assignment, there: list[Instance], expected: tuple[str, int | None]
+) -> None:
+    report = said(order, *there)
+    assert report is not None
+    assert (report.state, report.exit_code if report.HasField("exit_code") else None) == expected
+
+
+def test_containers_of_a_job_run_on_after_one_succeeded() -> None:
+    main, done = an_instance(), ended(id=instance_id(container="side"), exit_code=0)
+    for restart, stopped in (("Always", {main.id}), ("OnFailure", set()), ("Never", set())):
+        order = an_assignment(containers=TWO, restart=restart)
+        assert siblings_to_stop({order.workload: order}, [main, done]).keys() == stopped

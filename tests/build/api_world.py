@@ -3,17 +3,18 @@
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from build.virtual import VirtualClock
 from lattice.app.bootstrap import bootstrap
-from lattice.kinds import KINDS
+from lattice.kinds import SERVED_KINDS
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.requests.catalog import Catalog
 from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 
-CATALOG = Catalog(KINDS)
+CATALOG = Catalog(SERVED_KINDS)
 ADMIN = User("ann", frozenset({"lattice:admins"}))
 SYSTEM = User("robot", frozenset({"lattice:system"}))
 APPLY = "application/apply-patch+yaml"
@@ -30,6 +31,12 @@ class ApiWorld:
         self.api = Api(
             MemoryStore(clock), CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: f"{next(suffixes):05}"
         )
+
+    def other_server(self) -> "ApiWorld":
+        """Another server on the same store: it shares no memory with this one."""
+        other = ApiWorld()
+        other.api = replace(self.api)
+        return other
 
     async def do(
         self,
@@ -51,10 +58,10 @@ class ApiWorld:
 
 
 def target(where: str) -> Target:
-    """`pools/us-east`, `services/shop/api/status`: kind, namespace if it has one, name, part."""
+    """`pools/us-east`, `services/shop/api/status`: kind, or resource id, namespace if it has one, name, part."""
     plural, *rest = where.split("/")
-    results = {item.resource.plural: item for item in CATALOG}
-    served = results.get(f"lattice{plural}") or results[plural]
+    results = {item.resource.plural: item for item in reversed(list(CATALOG))}
+    served = CATALOG.by_id(plural) if "." in plural else results.get(f"lattice{plural}") or results[plural]
     namespace = rest.pop(0) if served.resource.namespaced and rest else ""
     return Target(served, namespace, *rest)
 

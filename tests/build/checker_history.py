@@ -170,6 +170,7 @@ class SyntheticHistory:
     heard: list[tuple[float, str]] = field(default_factory=list)
     odd_copies: list[tuple[float, str]] = field(default_factory=list)
     standing: list[tuple[str, str, int]] = field(default_factory=list)
+    standing_since: float = 0.0
     machines: dict[str, Any] = field(default_factory=dict)
     worst: RejectedWrites = field(default_factory=RejectedWrites)
     trouble: str = ""
@@ -273,7 +274,8 @@ class SyntheticHistory:
             removed_machines=[],
             loop=SimpleNamespace(time=lambda: ENDS, unhandled_errors=[]),
             cloud=SimpleNamespace(
-                machine_counts=lambda at: self.standing if at else [], was_lost=lambda node, at: False
+                machine_counts=lambda at: self.standing if at > self.standing_since else [],
+                was_lost=lambda node, at: False,
             ),
             leader=lambda: leader if self.is_led else None,
             store_clients=[client],

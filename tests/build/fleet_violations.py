@@ -237,6 +237,14 @@ def _reserves(settled: FleetState) -> Iterator[str]:
             yield from _over(
                 f"{offer.name} machines beside the reserve", others, offer.limits.nodes - offer.reserved_nodes
             )
+            for name in offer.reserved_amounts:
+                used = sum(
+                    dict(seat.needs).get(name, 0)
+                    for service, seats in fleet.assignments.items()
+                    for seat in seats
+                    if service not in admitted and seat.machine in fleet.inventory.machines_by_offer[row]
+                )
+                yield from _over(f"{offer.name} {name} beside the reserve", used, offer.unreserved(name))
         gpus = sum(
             dict(seat.needs).get("gpu", 0)
             for seats in fleet.assignments.values()

@@ -34,6 +34,8 @@ TIMES = {
     "evictions-per-second": "10",
     "retry-first": "0.3",
     "retry-longest": "3",
+    "retry-service-longest": "3",
+    "retry-reset": "6",
     "retry-attempts": "5",
     "missing-grace": "5",
     "reconcile-interval": "0.5",

@@ -35,6 +35,8 @@ class RunningFleet:
 
     def __init__(self, store: Any, clock: VirtualClock, context: ControllerContext, **services: Any) -> None:
         self.store, self.clock, self.context = store, clock, context
+        # What machines of a class report, by class; a class that is absent reports nothing.
+        self.reports: dict[str, dict[str, int]] = {}
         self.services, self.replicas = PlacementController(context, **services), ReplicaController(context)
 
     async def wait_for_caches(self) -> None:
@@ -144,7 +146,10 @@ class RunningFleet:
             kind=resource.kind,
             metadata=Metadata(name=name, labels={NODE_CLASS_LABEL: kind}),
             spec=NodeSpec(cluster=cluster.metadata.name, pool=cluster.spec.pool, node_class=kind),
-            status=NodeStatus(conditions=(Condition(type="Ready", status="True", reason="Heard"),)),
+            status=NodeStatus(
+                conditions=(Condition(type="Ready", status="True", reason="Heard"),),
+                allocatable=self.reports.get(kind, {}),
+            ),
         )
         await self.store.commit([put_new(node, uid=name, now=NOW)])
 

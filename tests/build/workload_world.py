@@ -23,6 +23,7 @@ from lattice.controllers.runtime.object_writes import put_new, with_metadata, wi
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraints import Taint
 from lattice.kinds.core import Event
+from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, Kind, path_of
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
@@ -43,13 +44,18 @@ DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
 BROKEN = Taint(key="broken", effect="NoExecute")
 TIMES = NodeTimeouts()
 PORTS = range(30000, 30010)
-COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
+COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool, LatticeLedger)
 
 
-def a_joining_node(name: str, **spec: Any) -> LatticeNode:
+def a_joining_node(name: str, capacity: dict[str, int] | None = None, **spec: Any) -> LatticeNode:
     """A node in zone a whose agent has not joined."""
     conditions = [{"type": "Ready", "status": "False", "reason": "NotJoined"}]
-    return make_object(LatticeNode, name, spec={"zone": "a", **spec}, status={"conditions": conditions})
+    return make_object(
+        LatticeNode,
+        name,
+        spec={"zone": "a", **spec},
+        status={"conditions": conditions, "capacity": capacity or {}},
+    )
 
 
 def a_service_with_minimum(name: str, least: int) -> LatticeService:
@@ -69,6 +75,8 @@ class Agent:
     )  # by path: reasons with which the next starts fail
     hangs: set[str] = field(default_factory=set)  # paths that never get beyond Starting, nor stop
     usage: Usage | None = None
+    # By path: the usage of a workload while it is live; the usage of the node is then their sum.
+    uses: dict[str, Usage] = field(default_factory=dict)
     delay: float = 0.1
     session: Session | None = None
     holds: dict[str, WorkloadReport] = field(default_factory=dict)
@@ -96,8 +104,13 @@ class Agent:
         """Drop the connection: neither heartbeats nor orders arrive."""
         self.session = None
 
-    def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
-        self._become(path, "Failed", failure_reason=failure, log=log)
+    def end(
+        self, path: str, failure: str = "RUNTIME_ERROR", log: str = "", exit_code: int | None = None
+    ) -> None:
+        self._become(path, "Failed", failure_reason=failure, log=log, exit_code=exit_code)
+
+    def finish(self, path: str) -> None:
+        self._become(path, "Stopped", exit_code=0)
 
     def say(self, beat: Heartbeat) -> None:
         if self.session is not None and self.world.presence.record_heartbeat(
@@ -122,7 +135,13 @@ class Agent:
     async def _beats(self) -> None:
         while True:
             await self.world.clock.sleep(TIMES.heartbeat_interval)
-            self.say(Heartbeat(usage=self.usage))
+            if not self.uses:
+                self.say(Heartbeat(usage=self.usage))
+                continue
+            live = {path: self.uses[path] for path in sorted(self.live & self.uses.keys())}
+            memory = sum(usage.memory for usage in live.values())
+            disk = sum(usage.disk for usage in live.values())
+            self.say(Heartbeat(usage=Usage(1, memory, disk), workload_usage=live))
 
     async def _watch(self) -> None:
         """The watchdog beside the agent: stops workloads with the policy `stop` in time."""
@@ -242,7 +261,7 @@ class Binder:
                 item
                 for item, seen in facts
                 if seen.is_ready
-                and not (seen.is_cordoned or seen.is_draining or seen.taints)
+                and not (seen.is_cordoned or seen.is_draining or seen.taints or seen.is_under_pressure)
                 and not item.metadata.deletion_timestamp
             ),
             None,
@@ -312,7 +331,9 @@ class World:
 
     async def join(self, name: str, **parts: Any) -> Agent:
         """Add a node with a connected agent."""
-        spec = {key: parts.pop(key) for key in ("zone", "taints", "unschedulable") if key in parts}
+        spec = {
+            key: parts.pop(key) for key in ("zone", "taints", "unschedulable", "capacity") if key in parts
+        }
         await self.add(a_joining_node(name, **spec))
         self.agents[name] = Agent(name, self, **parts)
         await self.run(0.5)

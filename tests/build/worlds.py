@@ -121,7 +121,8 @@ def a_static(
 def a_service(
     name: str = "api", *, replicas: int | None = None, cores: float = 1, memory: float = 1, **placement: Any
 ) -> LatticeService:
-    """Keywords in camelCase go into `placement`; `labels`, `resources_`, `most` and `spread` do not."""
+    """Keywords in camelCase go into `placement`; `labels`, `resources_`, `most`, `spread`, `affinity` and `group`
+    do not."""
     labels, most = placement.pop("labels", None), placement.pop("most", None)
     spec: dict[str, Any] = {
         "containers": {"main": {"image": "app:1"}},
@@ -129,6 +130,8 @@ def a_service(
         "spread": placement.pop("spread", []),
         "replicas": {"min": replicas, "max": most},
         "priority": placement.pop("priority", 0),
+        "affinity": placement.pop("affinity", None),
+        "group": placement.pop("group", None),
     }
     gpus: dict[str, Any] = {key: placement.pop(key) for key in ("gpu", "gpuModel") if key in placement}
     amounts: dict[str, Any] = {"cores": cores, "memoryGi": memory, **gpus}

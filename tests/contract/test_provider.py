@@ -20,7 +20,13 @@ from lattice.clock import SystemClock
 from lattice.errors import Unavailable
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
-from lattice.providers.protocol import Provider, ProvisioningRejected, ProvisioningUnavailable
+from lattice.providers.manual import ManualProvider
+from lattice.providers.protocol import (
+    Provider,
+    ProvisioningRejected,
+    ProvisioningUnavailable,
+    adapter_name,
+)
 
 AGENT = Path(__file__).parents[1] / "build" / "fake_agent.py"
 SOON = 0.02  # seconds
@@ -110,6 +116,27 @@ async def provider_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
 
 
 each_provider = pytest.mark.parametrize("kind", ["fake", "local"])
+
+
+async def test_manual_provider_creates_nothing_and_says_what_to_do() -> None:
+    """The promises of every provider for machines that do not exist, and a clear answer to a request."""
+    provider: Provider = ManualProvider("metal")
+    (await provider.available_capacity()).check("anywhere", 0)
+    with pytest.raises(ProvisioningUnavailable):
+        (await provider.available_capacity()).check("anywhere")
+    with pytest.raises(ProvisioningRejected, match="provider metal creates no machines") as rejection:
+        await provider.create(a_machine_spec("n1"))
+    assert "lattice tokens create --pool" in str(rejection.value)
+    await asyncio.gather(provider.delete("n1"), provider.delete("never-was"))
+    assert list(await provider.list()) == []
+    assert await provider.runtimes() is None, "unknown until a machine joins"
+    await provider.close()
+
+
+def test_names_of_adapters_say_which_provider_is_manual() -> None:
+    providers: dict[str, Provider] = {"metal": ManualProvider("metal"), "cloud": FakeProvider(clock)}
+    names = {adapter_name(name, provider) for name, provider in providers.items()}
+    assert names == {"metal=manual", "cloud"}
 
 
 @each_provider

@@ -15,6 +15,7 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import (
     ABSENT,
     MAX_COMMIT_BYTES,
+    MAX_EMBEDDED_COMMIT_BYTES,
     Batch,
     Check,
     Delete,
@@ -189,7 +190,9 @@ async def test_passing_check_allows_commit(open_store: OpenStore) -> None:
         pytest.param([], Malformed, id="nothing to write"),
         pytest.param([Put(pool("a"), b""), Delete(pool("a"))], Malformed, id="the same object twice"),
         pytest.param([Put(pool(f"n{i}"), b"") for i in range(101)], TooLarge, id="a hundred and one writes"),
-        pytest.param([Put(pool("a"), b"x" * MAX_COMMIT_BYTES)], TooLarge, id="more than a mebibyte"),
+        pytest.param(
+            [Put(pool("a"), b"x" * MAX_EMBEDDED_COMMIT_BYTES)], TooLarge, id="more than any store takes"
+        ),
     ],
 )
 async def test_invalid_commits_are_rejected(
@@ -214,6 +217,17 @@ async def test_the_largest_commit_passes(open_store: OpenStore) -> None:
             > first
         )
         assert await store.commit([Put(pool("one"), b"x" * (MAX_COMMIT_BYTES - 100))]) > first
+
+
+async def test_count_is_the_length_of_the_list(open_store: OpenStore) -> None:
+    async with open_store() as store:
+        await store.commit(
+            [Put(pod(path), b"") for path in ("a/x", "a/y", "a-b/x", "a0/x", "/cluster-scoped")]
+        )
+        await store.commit([Delete(pod("a/y")), Put(pool("other"), b"")])
+        for namespace in (None, "a", "a-b", "nowhere"):
+            listed = await store.list(PODS, namespace)
+            assert await store.count(PODS, namespace) == len(listed.entries)
 
 
 async def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore) -> None:

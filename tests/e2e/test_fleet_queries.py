@@ -69,7 +69,12 @@ def wait_until_gone(pid: int, seconds: float = 5) -> None:
         pytest.param(["why", "service/api-gateway"], "why", {"service": "default/api-gateway"}, id="why"),
         pytest.param(["fit", "service/cache"], "fit", {"service": "default/cache"}, id="fit"),
         pytest.param(["whatif", "--lose-pool", "us-east"], "whatif", {"lose": ["us-east"]}, id="whatif"),
-        pytest.param(["cost", "--by", "label:env"], "cost", {"by": "label:env"}, id="cost"),
+        pytest.param(
+            ["cost", "--by", "label:env", "-f", str(SEED_000 / "services.yaml")],
+            "cost",
+            {"by": "label:env", "yaml": (SEED_000 / "services.yaml").read_text()},
+            id="cost of a plan",
+        ),
         pytest.param(["optimise", "--time-limit", "5s"], "optimise", {"timeLimitSeconds": 5}, id="optimise"),
     ],
 )
@@ -90,8 +95,22 @@ def test_query_answer_equals_the_offline_answer(
     assert _timeless(told.value) == wanted
     online = server.lattice(*flags, "-o", "json")
     assert online.returncode == offline.returncode, online.stderr
-    assert _timeless(json.loads(online.stdout)) == wanted
+    document = json.loads(online.stdout)
+    running = document.pop("running", None)
+    assert _timeless(document) == wanted
+    # Only a server knows what runs.
+    assert (running and (running["phase"], running["ready"])) == (("Pending", 0) if ask == "why" else None)
     assert wire.revision == before
+
+
+@pytest.mark.parametrize("by", ["pool", "service", "node", "label:env"])
+def test_cost_on_a_server_is_that_of_the_recorded_machines(server: Server, wire: Wire, by: str) -> None:
+    """Without the services controller no machine is bought, and no service is placed."""
+    told = asked(wire, "cost", by=by).value
+    assert (told["isRecorded"], told["total"]["hourlyMicros"], told["rows"]) == (True, 0, [])
+    assert told["unplaced"] == ["default/database", "default/cache", "default/api-gateway"]
+    online = server.lattice("cost", "--by", by, "-o", "json")
+    assert _timeless(json.loads(online.stdout)) == _timeless(told)
 
 
 def _timeless(document: dict[str, Any]) -> dict[str, Any]:
@@ -300,12 +319,14 @@ def test_price_file_is_used_and_reloaded_on_change(tmp_path: Path) -> None:
         for each in (_class(), _pool(pool), _service()):
             assert server.lattice("apply", "-f", "-", stdin=json.dumps(each)).returncode == 0
         wire = Wire(server.kubeconfig)
-        assert asked(wire, "cost").value["total"]["hourly"] == "1"
-        assert str(prices) in json.dumps(asked(wire, "cost").value["prices"])
+        # Without the services controller no machine is bought: the cost is that of a plan.
+        planned = {"manifests": [_service()]}
+        assert asked(wire, "cost", **planned).value["total"]["hourly"] == "1"
+        assert str(prices) in json.dumps(asked(wire, "cost", **planned).value["prices"])
         prices.write_text(prices.read_text().replace("1.00", "2.50"))
-        assert asked(wire, "cost").value["total"]["hourly"] == "2.5"
+        assert asked(wire, "cost", **planned).value["total"]["hourly"] == "2.5"
         mine = {"csv": prices.read_text().replace("2.50", "7"), "source": "mine.csv", "asOf": "2026-01-02"}
-        told = asked(wire, "cost", prices=[mine]).value
+        told = asked(wire, "cost", prices=[mine], **planned).value
         assert (told["total"]["hourly"], "2026-01-02" in json.dumps(told["prices"])) == ("7", True)
         prices.unlink()
         assert asked(wire, "cost").status == 503

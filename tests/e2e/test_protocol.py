@@ -118,10 +118,10 @@ def test_deep_nesting_is_refused_at_once(wire, opening):
     assert min(took) < 0.1
 
 
-def test_a_body_over_a_mebibyte_is_too_large(wire):
+def test_a_body_over_three_mebibytes_is_too_large(wire):
     with nothing_written(wire):
-        refused(wire.post(CONFIGMAPS, configmap("big", {"a": "x" * (1 << 20)})), 413, "RequestEntityTooLarge")
-        in_chunks = iter([b" " * 65536] * 17)
+        refused(wire.post(CONFIGMAPS, configmap("big", {"a": "x" * (3 << 20)})), 413, "RequestEntityTooLarge")
+        in_chunks = iter([b" " * 65536] * 49)
         refused(wire.post(CONFIGMAPS, in_chunks), 413, "RequestEntityTooLarge")
 
 

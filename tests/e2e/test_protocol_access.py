@@ -185,6 +185,27 @@ PROTOBUFS = [
         },
         id="Lease",
     ),
+    pytest.param(
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        "events.k8s.io/v1",
+        "Event",
+        named("proto")
+        + field(2, field(1, 1_700_000_000) + field(2, 5000))
+        + field(4, "example.org/op")
+        + field(5, "op-0")
+        + field(6, "Reconcile")
+        + field(7, "Done")
+        + field(8, field(1, "LatticePool") + field(3, "p"))
+        + field(10, "all is well")
+        + field(11, "Normal"),
+        {
+            "eventTime": "2023-11-14T22:13:20.000005Z",
+            "reportingController": "example.org/op",
+            "regarding": {"kind": "LatticePool", "name": "p"},
+            "note": "all is well",
+        },
+        id="Event of events.k8s.io",
+    ),
 ]
 
 
@@ -193,10 +214,10 @@ def test_go_clients_send_core_kinds_as_protobuf(wire, path, api_version, kind, m
     made = wire.post(path, enveloped(api_version, kind, message), PROTOBUF)
     assert made.status == 201, made.value
     value = made.value
-    assert (value["kind"], value["metadata"]["name"], value["metadata"]["labels"]) == (
+    assert (value["kind"], value["metadata"]["name"], value["metadata"]["labels"]["app"]) == (
         kind,
         "proto",
-        {"app": "x"},
+        "x",
     )
     assert {name: value[name] for name in shown} == shown
     before = wire.revision

@@ -304,7 +304,7 @@ def test_table_has_columns_and_rows_with_metadata(wire, version):
     heads = [column["name"] for column in listed["columnDefinitions"]]
     assert (heads[0], heads[-1]) == ("Name", "Age")
     row = listed["rows"][0]
-    assert (row["cells"][0], row["cells"][heads.index("Cores")]) == ("small", 0.5)
+    assert (row["cells"][0], row["cells"][heads.index("Cores")]) == ("small", "0.5")
     assert row["object"]["kind"] == "PartialObjectMetadata"
     assert row["object"]["apiVersion"] == f"meta.k8s.io/{version}"
     assert row["object"]["metadata"]["labels"] == {"app": "x"}

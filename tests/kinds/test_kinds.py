@@ -175,11 +175,12 @@ def test_a_class_has_one_size_per_provider(provider, cores, memory, price):
     assert spec.price_on("gcp") is None
 
 
-def test_region_overrides_lists_and_takes_the_smaller_quota():
+def test_region_overrides_lists_and_quotas():
     spec = the("seeds", "001-cloudinfrastructure", "aws-production.yaml").spec
     assert spec.compliance_of("us-west-2") == ("SOC2",)
     assert spec.capabilities_of("us-west-2") == ()
-    assert (spec.max_clusters_of("us-east-1"), spec.max_nodes_per_cluster_of("us-east-1")) == (5, 50)
+    assert (spec.max_clusters_of("us-east-1"), spec.max_nodes_per_cluster_of("us-east-1")) == (10, 100)
+    assert (spec.max_clusters_of("us-west-2"), spec.max_nodes_per_cluster_of("us-west-2")) == (5, 50)
     assert spec.budget.hard_limit is True
     assert spec.budget.alert_millionths == 800_000
 

@@ -24,7 +24,7 @@ from lattice.lifecycle.eviction import (
 from lattice.lifecycle.workload import Action
 
 NOT_EVICTING, PLANNED, REQUESTED, STOPPING, RELEASED = EvictionState
-LOST, DRAIN, TAINT, PREEMPTION = EvictionCause
+LOST, DRAIN, TAINT, PRESSURE, PREEMPTION = EvictionCause
 MAIN = {"main": Container(command=("sleep", "1"))}
 LEAVING = Condition(type="Leaving", status="True", reason="Preempted", message="makes room for high")
 DRAINED = DecidedEviction(DRAIN, "the node is being drained")
@@ -59,6 +59,12 @@ UNBOUND: dict[str, Any] = {"binding": None, "actual_state": "Pending", "ready": 
         pytest.param({}, (VICTIM,), (PLANNED, PREEMPTION, ""), id="chosen as a victim: may be spared"),
         pytest.param({}, (DRAINED,), (REQUESTED, DRAIN, DRAINED.reason), id="its node is drained"),
         pytest.param({}, (TAINTED,), (REQUESTED, TAINT, TAINTED.reason), id="a taint evicts it"),
+        pytest.param(
+            {},
+            (DecidedEviction(PRESSURE, "too little memory"),),
+            (REQUESTED, PRESSURE, "too little memory"),
+            id="its node is short of memory",
+        ),
         pytest.param(
             {"actual_state": "Unknown"},
             (FAILS_OVER,),

@@ -79,5 +79,5 @@ def test_run_numbers_only_grow() -> None:
 
 def test_permanent_failure_is_final_until_manual_retry() -> None:
     retry = fail_permanently(next_run(None, REV))
-    assert (retry.attempts, retry.next_at, is_exhausted(retry), retry.is_exhausted) == (1, None, True, True)
+    assert (retry.attempts, retry.next_at, is_exhausted(retry), retry.has_failed) == (1, None, True, True)
     assert not is_exhausted(manual_retry(retry, REV, NOW))

@@ -89,7 +89,7 @@ def an_api_replica(
         pytest.param(
             {A: 2},
             [an_api_replica(0), an_api_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
-            RolloutSteps(),
+            RolloutSteps(unschedulable_reason="0 of 1 node"),
             id="no update waits for room",
         ),
         pytest.param(
@@ -143,6 +143,16 @@ def an_api_replica(
             id="what is placed elsewhere starts there first",
         ),
         pytest.param(
+            {A: 1, B: 1},
+            [
+                an_api_replica(0, OLD),
+                an_api_replica(1, OLD),
+                an_api_replica(2, ready=False, unschedulable_reason="0 of 2 nodes"),
+            ],
+            RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 2 nodes"),
+            id="a surge replica that no node accepts does not keep another cluster waiting",
+        ),
+        pytest.param(
             {},
             [an_api_replica(0), an_api_replica(1)],
             RolloutSteps(stop=("api-1", "api-0"), is_rolling=True),
@@ -151,7 +161,82 @@ def an_api_replica(
     ],
 )
 def test_next_steps(wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps) -> None:
-    assert next_steps(wanted, NEW, replicas) == steps
+    assert replace(next_steps(wanted, NEW, replicas), is_ready=True) == steps
+
+
+@pytest.mark.parametrize(
+    ("replicas", "is_ready"),
+    [
+        pytest.param([an_api_replica(0), an_api_replica(1)], True, id="all of the revision are ready"),
+        pytest.param([an_api_replica(0), an_api_replica(1, ready=False)], False, id="one is not ready"),
+        pytest.param([an_api_replica(0), an_api_replica(1, OLD)], False, id="one has the old revision"),
+        pytest.param([an_api_replica(0)], False, id="one does not exist yet"),
+    ],
+)
+def test_rollout_is_ready_with_the_last_new_replica(replicas: list[Replica], is_ready: bool) -> None:
+    assert next_steps({A: 2}, NEW, replicas).is_ready is is_ready
+
+
+NO_COMMAND = "COMMAND_NOT_FOUND"
+TWO_OLD = [an_api_replica(0, OLD, node="n1"), an_api_replica(1, OLD, node="n1")]
+
+
+def a_surge(node: str = "n2", *, ready: bool = False, final: bool = True) -> Replica:
+    failure = "" if ready else NO_COMMAND
+    return an_api_replica(2, ready=ready, node=node, failure=failure, has_failed_finally=final)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "final_failure", "steps"),
+    [
+        pytest.param(
+            [*TWO_OLD, a_surge()],
+            "",
+            RolloutSteps(stop=("api-2",), is_rolling=True, is_ready=False, failure=NO_COMMAND),
+            id="a surge replica that failed for good and is alone on its machine is stopped",
+        ),
+        pytest.param(
+            [*TWO_OLD, a_surge(final=False)],
+            "",
+            RolloutSteps(is_rolling=True, is_ready=False, failure=NO_COMMAND),
+            id="a surge replica that is restarted stays",
+        ),
+        pytest.param(
+            [*TWO_OLD, a_surge("n1")],
+            NO_COMMAND,
+            RolloutSteps(is_rolling=True, is_ready=False, failure=NO_COMMAND),
+            id="a surge replica beside other replicas stays",
+        ),
+        pytest.param(
+            TWO_OLD,
+            NO_COMMAND,
+            RolloutSteps(is_rolling=True, is_ready=False, failure=NO_COMMAND),
+            id="no further surge replica starts after one that failed for good",
+        ),
+        pytest.param(
+            TWO_OLD,
+            "",
+            RolloutSteps(start=(A,), is_rolling=True, is_ready=False),
+            id="a surge replica starts if none failed for good",
+        ),
+        pytest.param(
+            [*TWO_OLD, a_surge("n1", ready=True, final=False)],
+            NO_COMMAND,
+            RolloutSteps(stop=("api-1",), is_rolling=True, is_ready=False),
+            id="a surge replica that became ready after a manual retry ends the failure",
+        ),
+        pytest.param(
+            [an_api_replica(0), an_api_replica(1)],
+            NO_COMMAND,
+            RolloutSteps(),
+            id="a failure of an update that has ended holds nothing",
+        ),
+    ],
+)
+def test_surge_replica_that_failed_for_good(
+    replicas: list[Replica], final_failure: str, steps: RolloutSteps
+) -> None:
+    assert next_steps({A: 2}, NEW, replicas, final_failure=final_failure) == steps
 
 
 def test_scale_down_does_not_prefer_shared_machine() -> None:

@@ -1,16 +1,15 @@
 """Tests of the workload state machine: one named case for every row of the decision table."""
 
-from dataclasses import replace
+from dataclasses import replace as replace
 from typing import Any
 
 import pytest
 from build.workload_inputs import OLD, REV, a_report, a_retry, ago, an_action, an_input
+from msgspec import structs
 
 from lattice.kinds.workload import Retry
-from lattice.lifecycle.retry import is_exhausted
+from lattice.lifecycle.retry import FINAL_FAILURES, NODE_FAULTS, is_exhausted, succeed
 from lattice.lifecycle.workload import (
-    FINAL_FAILURES,
-    NODE_FAULTS,
     START_ACTIONS,
     Action,
     decide,
@@ -141,7 +140,7 @@ RUNNING = [
             "report": a_report("Failed", 5, "RUNTIME_ERROR"),
         },
         "MarkFailed",
-        "RUNTIME_ERROR; no attempts left after 5 failures",
+        "RUNTIME_ERROR; not restarted after 5 failures",
         id="the fifth failure ends it",
     ),
     pytest.param(
@@ -182,7 +181,7 @@ RUNNING = [
     pytest.param(
         {**APPLIED, "report": a_report("Stopped")},
         "BackoffWait",
-        "EXITED; back-off after 1 failure",
+        "EXITED: exited with code 0, but the workload should run; back-off after 1 failure",
         id="it ended by itself: a failure, so that it does not spin",
     ),
     pytest.param(
@@ -219,7 +218,7 @@ RUNNING = [
         {
             "retry": a_retry(2, 3),
             "last_action": an_action("Recreate", 100),
-            "state_since": ago(90),
+            "ready_since": ago(90),
             "report": a_report("Running", 3),
         },
         "NoAction",
@@ -229,12 +228,12 @@ RUNNING = [
     pytest.param(
         {
             "retry": a_retry(2, 3),
-            "last_action": an_action("Recreate", 300),
-            "state_since": ago(240),
+            "last_action": an_action("Recreate", 700),
+            "ready_since": ago(600),
             "report": a_report("Running", 3),
         },
         "Forgive",
-        "Running for 240 s; failure count reset",
+        "Ready for 600 s; failure count reset",
         id="running for long, failures forgotten",
     ),
     pytest.param(
@@ -270,7 +269,7 @@ RUNNING = [
     pytest.param(
         {"retry": a_retry(5, 6), "node": "Gone"},
         "Release",
-        "Released after permanent failure: the node was removed",
+        "Released: the node was removed. Failed permanently; change the workload or request a retry",
         id="failed for good and node gone",
     ),
     pytest.param(
@@ -507,7 +506,7 @@ def test_running_copy_of_earlier_run_is_kept() -> None:
             an_input(
                 retry=a_retry(1, 2, wait=3),
                 last_action=last,
-                state_since=ago(1),
+                ready_since=ago(1),
                 report=a_report("Running", 1),
             )
         )
@@ -555,3 +554,87 @@ def test_only_acting_decisions_are_stored() -> None:
         if decision.action in START_ACTIONS or decision.action is Action.MARK_FAILED:
             assert decision.is_stored
             assert decision.retry is not None
+
+
+STARTED = {"retry": a_retry(0, 3), "last_action": an_action("Apply", 100)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "action", "failure"),
+    [
+        pytest.param(
+            {"report": a_report("Failed", 3, "RUNTIME_ERROR")},
+            "MarkFailed",
+            "RUNTIME_ERROR",
+            id="a non-zero exit is final",
+        ),
+        pytest.param(
+            {"report": a_report("Failed", 3, "IMAGE_PULL_FAILED")},
+            "BackoffWait",
+            "IMAGE_PULL_FAILED",
+            id="a program that never started is tried again",
+        ),
+        pytest.param({"report": a_report("Stopped", 3)}, "Succeed", "", id="exit code 0 is success"),
+        pytest.param(
+            {"node": "Gone", "report": a_report("Missing")},
+            "Release",
+            "NODE_LOST",
+            id="no second start after the node was removed",
+        ),
+        pytest.param(
+            {"node": "Silent", "failover_reason": "silent for long"},
+            "Release",
+            "NODE_LOST",
+            id="no second start after the node was lost",
+        ),
+        pytest.param(
+            {"eviction_reason": "the node is being drained", "report": a_report("Stopped", 3)},
+            "Release",
+            "EVICTED",
+            id="no second start after an eviction",
+        ),
+        pytest.param(
+            {"last_action": an_action("Assign"), "node": "Gone", "report": a_report("Missing")},
+            "Reschedule",
+            "",
+            id="another node while the start was not ordered yet",
+        ),
+    ],
+)
+def test_never_starts_a_program_once(parts: dict[str, Any], action: str, failure: str) -> None:
+    decision = decide(an_input(**{**STARTED, "restart_policy": "Never", **parts}))
+    assert (decision.action, decision.failure_reason) == (action, failure)
+    if failure and action != "BackoffWait":
+        assert decision.retry is not None
+        assert decision.retry.final
+        assert decision.event == "WorkloadFailed"
+
+
+def test_succeeded_run_is_over_until_the_revision_changes() -> None:
+    over = succeed(a_retry(0, 3))
+    last = {"last_action": an_action("Succeed"), "restart_policy": "OnFailure"}
+    for node in ("None", "Ready"):
+        decision = decide(an_input(retry=over, node=node, report=a_report("Stopped", 3), **last))
+        assert decision.action is Action.NO_ACTION
+    evicted = decide(an_input(retry=over, eviction_reason="drain", report=a_report("Stopped", 3), **last))
+    assert (evicted.action, evicted.retry) == (Action.RELEASE, None)
+    changed = decide(
+        an_input(retry=structs.replace(over, revision=OLD), report=a_report("Stopped", 3), **last)
+    )
+    assert changed.action is Action.RESCHEDULE
+
+
+def test_service_replica_waits_only_if_no_restart_can_help() -> None:
+    for failure, action in (("COMMAND_NOT_FOUND", "MarkFailed"), ("PORT_BIND_CONFLICT", "BackoffWait")):
+        decision = decide(an_input(**STARTED, is_service_replica=True, report=a_report("Failed", 3, failure)))
+        assert decision.action == action, failure
+
+
+def test_replica_that_runs_without_readiness_keeps_its_failures() -> None:
+    decision = decide(
+        an_input(retry=a_retry(3, 4), last_action=an_action("Recreate", 9000), report=a_report("Running", 4))
+    )
+    assert (decision.action, decision.reason) == (
+        Action.NO_ACTION,
+        "Running after 3 failures, and not ready yet",
+    )

@@ -1,13 +1,14 @@
 """Property tests of the workload state machine: every state converges, and no run is started twice."""
 
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from build.property_settings import LONG
 from build.workload_inputs import NOW, OLD, REV, a_report, a_retry, ago, an_action, an_input
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.kinds.workload import RestartPolicy
 from lattice.lifecycle.retry import is_exhausted
 from lattice.lifecycle.workload import (
     LIVE_STATES,
@@ -26,6 +27,8 @@ class Agent:
     """Carries out orders with a delay; the next `fails` starts fail."""
 
     fails: int
+    # Whether a run that does not fail ends with exit code 0 instead of running on.
+    is_job: bool = False
     holds: Report = field(default_factory=Report)
     started: list[tuple[str, int]] = field(default_factory=list)
 
@@ -46,9 +49,10 @@ class Agent:
     def go_on(self) -> None:
         if self.holds.state in ("Pending", "Starting", "Unknown"):
             self.fails -= 1
+            ended = "Stopped" if self.is_job else "Running"
             self.holds = replace(
                 self.holds,
-                state="Running" if self.fails < 0 else "Failed",
+                state=ended if self.fails < 0 else "Failed",
                 failure_reason="" if self.fails < 0 else "RUNTIME_ERROR",
             )
 
@@ -76,7 +80,7 @@ class World:
         self.situation = replace(
             self.situation,
             now=seen.now + timedelta(seconds=wait),
-            state_since=seen.now if has_moved else self.situation.state_since,
+            ready_since=self._ready_since(seen, has_moved),
         )
         is_waiting = (
             decision.is_stored
@@ -85,6 +89,11 @@ class World:
             or decision.action is Action.ASSIGN
         )
         return is_waiting and not self.is_removed
+
+    def _ready_since(self, seen: WorkloadInput, has_moved: bool) -> datetime | None:
+        if self.agent.holds.state != "Running":
+            return None
+        return seen.now if has_moved else self.situation.ready_since or seen.now
 
     def _store(self, seen: WorkloadInput, decision: Decision) -> None:
         if decision.is_stored or decision.action is Action.ASSIGN:
@@ -119,7 +128,7 @@ situations = st.builds(
     node=st.sampled_from(["None", "Ready", "Silent", "Gone"]),
     retry=retries,
     last_action=lasts,
-    state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
+    ready_since=st.none() | st.builds(ago, st.floats(0, 1000)),
     eviction_reason=st.sampled_from(["", "", "drain"]),
     failover_reason=st.just("its node has been silent for too long"),
 )
@@ -163,4 +172,40 @@ def test_workload_starts_once_plus_once_per_failure(fails: int) -> None:
     assert [run for _, run in world.agent.started] == list(range(1, fails + 2))
     assert world.actions.count(Action.APPLY) == 1
     assert world.actions.count(Action.RECREATE) == fails
+    assert world.actions.count(Action.FORGIVE) == (1 if fails else 0)
+
+
+@settings(max_examples=1000 if LONG else 40, deadline=None)
+@given(fails=st.integers(0, 12), policy=st.sampled_from(["Always", "OnFailure", "Never"]), job=st.booleans())
+def test_restart_policy_decides_the_number_of_runs(fails: int, policy: RestartPolicy, job: bool) -> None:
+    world = World(an_input(node="None", restart_policy=policy), Agent(fails, is_job=job))
+    for _ in range(60):
+        if not world.step():
+            break
+    retry = world.situation.retry
+    assert retry is not None
+    runs_without_end = job and policy == "Always"
+    expected = 1 if policy == "Never" else 5 if runs_without_end else min(fails + 1, 5)
+    assert len(world.agent.started) == expected
+    has_passed = fails < expected
+    assert retry.succeeded is (has_passed and job and not runs_without_end)
+    assert retry.has_failed is (runs_without_end or not has_passed)
+
+
+@settings(max_examples=1000 if LONG else 40, deadline=None)
+@given(fails=st.integers(0, 40))
+def test_replica_of_a_service_is_restarted_until_it_runs(fails: int) -> None:
+    world = World(an_input(node="None", is_service_replica=True), Agent(fails))
+    reported, waits = 0, []
+    for _ in range(300):
+        decision = decide(replace(world.situation, report=world.agent.holds), world.graces)
+        if decision.failure_reason:
+            reported += decision.event == "WorkloadFailed"
+            waits.append(decision.requeue_after)
+        if not world.step():
+            break
+    assert len(world.agent.started) == fails + 1
+    assert world.agent.holds.state == "Running"
+    assert reported == (1 if fails >= 5 else 0)
+    assert waits == [min(300, 5 * 2**n) for n in range(fails)]
     assert world.actions.count(Action.FORGIVE) == (1 if fails else 0)

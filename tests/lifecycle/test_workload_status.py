@@ -22,6 +22,11 @@ from lattice.lifecycle.workload_status import (
 )
 
 NOTHING = Decision(Action.NO_ACTION, "")
+BORN: dict[str, Any] = {
+    "observed_generation": 0,
+    "conditions": (Condition(type="Ready", status="Unknown", reason="Pending"),),
+}
+UNSCHEDULED = Condition(type="Scheduled", status="False", reason="NoNodeFits")
 BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": a_retry()}
 
 
@@ -249,6 +254,15 @@ def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
     [
         pytest.param(a_workload_with_status(), True, id="new"),
         pytest.param(a_workload_with_status("Stopped"), False, id="to be stopped"),
+        pytest.param(a_workload_with_status(**BORN), True, id="as the API creates it"),
+        pytest.param(
+            a_workload_with_status(**{**BORN, "conditions": (*BORN["conditions"], UNSCHEDULED)}),
+            False,
+            id="created and unschedulable",
+        ),
+        pytest.param(
+            a_workload_with_status(**{**BORN, "observed_generation": 1}), False, id="created and observed"
+        ),
         pytest.param(a_workload_with_status(**BOUND), False, id="bound"),
         pytest.param(a_workload_with_status(retry=a_retry(1, 2)), False, id="failed before"),
         pytest.param(

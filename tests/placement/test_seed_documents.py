@@ -22,6 +22,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.placement.explain.verdict import judge
+from lattice.placement.inputs.ledger_math import BudgetRule, BudgetState, BudgetStatus
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, converge
 from lattice.placement.status.fleet_status import pool_status, spending
@@ -68,7 +69,9 @@ def test_seed_pool_figures() -> None:
     settled = converge(a_world(classes, us_east, a_service(cores=16, memory=64, replicas=45)))
     pool = settled.world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
-    found = msgspec.json.decode(msgspec.json.encode(pool_status(pool, settled.fleet, settled.world)))
+    found = msgspec.json.decode(
+        msgspec.json.encode(pool_status(pool, settled.fleet, settled.world, settled.bill))
+    )
     assert found["capacity"] == {"allocatedNodes": 45, "allocatedCores": "720", "allocatedMemoryGi": "2880"}
     assert found["utilization"] == {"nodes": "0.45", "cores": "0.36", "memory": "0.36"}
     assert found["budget"]["utilizationPercent"] == "0.82"
@@ -76,7 +79,17 @@ def test_seed_pool_figures() -> None:
 
 
 def test_seed_budget_figures() -> None:
-    found = spending(4_523_500_000, 8_200_000_000, 10_000_000_000)
+    status = BudgetStatus(
+        spent=4_523_500_000,
+        projected=8_200_000_000,
+        run_rate=7_500_000_000,
+        limit=10_000_000_000,
+        utilisation=820_000,
+        rule=BudgetRule.CALENDAR_MONTH,
+        state=BudgetState.ALERT,
+        is_hard=True,
+    )
+    found = spending(status)
     assert msgspec.to_builtins(found) == {
         "currentMonthCost": "4523.5", "projectedMonthCost": "8200", "utilizationPercent": "0.82",
     }  # fmt: skip

@@ -68,9 +68,7 @@ def test_scenario_text_round_trips() -> None:
             ["service api replicas=two"], "replicas must be a whole number, not 'two'", id="no whole number"
         ),
         pytest.param(["service api size=3"], "unknown option 'size'", id="no such option"),
-        pytest.param(
-            ["service api group=crew:3"], "unknown option 'group'", id="an option of another command"
-        ),
+        pytest.param(["workload a near=db:node"], "unknown option 'near'", id="an option of another command"),
         pytest.param(
             ["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"
         ),

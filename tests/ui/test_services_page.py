@@ -193,3 +193,43 @@ def test_page_fits_a_phone_screen(visit: Visitor) -> None:
     )
     expect(matrix.locator("tr[data-pool=north] td.fail")).to_be_visible()
     assert matrix.locator("td.pass:visible").count() == 0
+
+
+CRASHES = """
+apiVersion: lattice.dev/v1alpha1
+kind: LatticeService
+metadata: {name: crashes, namespace: default}
+spec:
+  containers: {main: {command: [sh, -c, "echo no such table; exit 3"]}}
+  placement: {pools: {matchLabels: {tier: lab}}, resources: {cores: 0.05, memoryGi: 0.03125}}
+"""
+
+
+@pytest.fixture
+def crashing(ui_server: UiServer) -> Iterator[None]:
+    """A service whose only replica fails again and again."""
+    ui_server.apply(CRASHES)
+    yield
+    ui_server.delete("crashes")
+
+
+@pytest.mark.usefixtures("crashing")
+def test_failing_service_shows_cause_exit_code_and_log_first(visit: Visitor) -> None:
+    page = visit("#/services/default/crashes", size=(1280, 800))
+    health = page.locator("[data-test=health]")
+    expect(health).to_contain_text("RUNTIME_ERROR: exited with code 3", timeout=30_000)
+    expect(health).to_contain_text("exit code 3")
+    expect(health.locator(".log")).to_contain_text("no such table")
+    expect(health).to_contain_text("What would help")
+    box = health.bounding_box()
+    assert box is not None
+    assert box["y"] + 100 < 800, "above the fold"
+    replicas = page.get_by_role("table", name="Replicas")
+    expect(replicas).to_contain_text("RUNTIME_ERROR, exit code 3")
+    page.goto(page.url.partition("#")[0] + "#/services?show=unwell")
+    expect(page.locator("tbody tr[data-path='default/crashes']")).to_be_visible()
+    page.goto(page.url.partition("#")[0] + "#/fleet")
+    wrong = page.locator("[data-test=wrong]")
+    expect(wrong).to_contain_text("service/crashes")
+    wrong.get_by_role("link", name="service/crashes").click()
+    expect(page.locator("[data-test=health]")).to_be_visible()

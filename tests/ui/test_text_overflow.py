@@ -73,6 +73,6 @@ def test_service_moves_are_not_cut_on_a_phone(visit: Visitor) -> None:
 
 def test_candidates_and_scores_are_stacked_on_a_phone(visit: Visitor) -> None:
     page = visit("#/services/default/web", size=NARROW)
-    expect(page.locator(".scores .part.deciding")).to_contain_text("Proximity ×64")
+    expect(page.locator(".scores .part.deciding")).to_contain_text("Cost ×0.7143")
     assert page.locator(".matrix").count() == 3
     assert page.locator(".matrix").evaluate_all(CUT) == []

@@ -204,41 +204,40 @@ class Executor:
     ) -> None:
         try:
             for action in actions:
-                await self._execute(action)
+                match action:
+                    case Start(spec):
+                        await self._check_port_conflicts(spec)
+                        attributes = {
+                            "workload": spec.workload,
+                            "revision": spec.id.revision,
+                            "container": spec.id.container,
+                        }
+                        with tracing.span(
+                            "start", **attributes, attempt=spec.attempt, term=self.term
+                        ) as span:
+                            instance = await self.runtime.start(spec)
+                            failure = instance.failure.message if instance.failure else None
+                            span.set_attributes(state=instance.state, failure=failure or "")
+                        log.info(
+                            "started",
+                            workload=spec.workload,
+                            instance=str(spec.id),
+                            state=instance.state,
+                            failure=failure,
+                        )
+                    case Stop(instance_id, reason):
+                        log.info("stopping", instance=str(instance_id), why=reason)
+                        await self.runtime.stop(instance_id, self.grace)
+                    case Remove(instance_id):
+                        await self.runtime.remove(instance_id)
+                    case (instance_id, failure):
+                        log.info("stopping", instance=str(instance_id), why=failure.message)
+                        await self.runtime.stop(instance_id, self.grace, failure)
             self._last_errors.pop(workload, None)
         except (LatticeError, OSError) as error:
             self._log_error_once(workload, error)
             # Keep the task for one interval, so that the failed actions are not retried at once.
             await self.clock.sleep(self.reconcile_interval)
-
-    async def _execute(self, action: Action | tuple[InstanceId, Failure]) -> None:
-        match action:
-            case Start(spec):
-                await self._check_port_conflicts(spec)
-                attributes = {
-                    "workload": spec.workload,
-                    "revision": spec.id.revision,
-                    "container": spec.id.container,
-                }
-                with tracing.span("start", **attributes, attempt=spec.attempt, term=self.term) as span:
-                    instance = await self.runtime.start(spec)
-                    failure = instance.failure.message if instance.failure else None
-                    span.set_attributes(state=instance.state, failure=failure or "")
-                log.info(
-                    "started",
-                    workload=spec.workload,
-                    instance=str(spec.id),
-                    state=instance.state,
-                    failure=failure,
-                )
-            case Stop(instance_id, reason):
-                log.info("stopping", instance=str(instance_id), why=reason)
-                await self.runtime.stop(instance_id, self.grace)
-            case Remove(instance_id):
-                await self.runtime.remove(instance_id)
-            case (instance_id, failure):
-                log.info("stopping", instance=str(instance_id), why=failure.message)
-                await self.runtime.stop(instance_id, self.grace, failure)
 
     async def _check_port_conflicts(self, spec: RunSpec) -> None:
         """Raise Conflict while another workload that must stop still holds a port of the spec. The agent then

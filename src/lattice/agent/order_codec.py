@@ -12,8 +12,10 @@ from lattice.agent.plan import Assignment
 from lattice.agent.status_report import MAX_FAILURE_CHARS
 from lattice.errors import Invalid
 from lattice.kinds.container import Container, Disconnect
+from lattice.kinds.workload import RestartPolicy
 from lattice.wire import agent_pb2 as pb
 
+_RESTART_POLICIES: dict[str, RestartPolicy] = {"OnFailure": "OnFailure", "Never": "Never"}
 _decode_containers = msgspec.json.Decoder(dict[str, Container]).decode
 
 
@@ -47,9 +49,15 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
             cpu=message.cpu_limit if message.HasField("cpu_limit") else None,
             memory=message.memory_limit if message.HasField("memory_limit") else None,
         ),
+        requests=Limits(cpu=message.cpu_request or None, memory=message.memory_request or None),
+        qos=message.qos,
         disconnect=Disconnect(
             policy="stop" if message.disconnect == "stop" else "keep", stop_after=f"{message.stop_after_ms}ms"
         ),
+        gpus=tuple(message.gpus),
+        gpu_milli=message.gpu_milli,
+        # An unknown policy of a later server is Always: the server decides about restarts.
+        restart=_RESTART_POLICIES.get(message.restart, "Always"),
     )
 
 

@@ -13,7 +13,8 @@ import msgspec
 
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, Limits, RunSpec
 from lattice.kinds.container import Container, Disconnect, parse_amounts
-from lattice.kinds.workload import DesiredState, WorkloadSpec
+from lattice.kinds.qos import qos_of
+from lattice.kinds.workload import DesiredState, RestartPolicy, WorkloadSpec
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +32,19 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     ports: dict[str, int] = {}
     # Limits of the workload; applied to every container if no container states limits.
     limits: Limits = Limits()
+    # Requests of the workload; applied to every container if no container states requests.
+    requests: Limits = Limits()
+    qos: str = ""  # quality-of-service class; empty from an old server
     disconnect: Disconnect = Disconnect()
+    # GPUs of the node by index from 0, and the thousandths of the one shared GPU; 0: whole GPUs.
+    gpus: tuple[int, ...] = ()
+    gpu_milli: int = 0
+    restart: RestartPolicy = "Always"
+
+    @property
+    def may_succeed(self) -> bool:
+        """Whether a container that ends with exit code 0 has done its work."""
+        return self.restart != "Always"
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -137,9 +150,13 @@ def run_spec(assignment: Assignment, name: str) -> RunSpec:
             )
         },
         limits=limits_of(container, assignment),
+        requests=requests_of(container, assignment),
+        qos=assignment.qos,
         stop_after=assignment.disconnect.stop_after_ms / 1000
         if assignment.disconnect.policy == "stop"
         else None,
+        gpus=assignment.gpus,
+        gpu_milli=assignment.gpu_milli,
     )
 
 
@@ -152,9 +169,18 @@ def limits_of(container: Container, assignment: Assignment) -> Limits:
     return assignment.limits
 
 
+def requests_of(container: Container, assignment: Assignment) -> Limits:
+    """The container's own requests; the requests of the workload apply to every container if no container
+    states requests."""
+    if any(sibling.resources and sibling.resources.requests for sibling in assignment.containers.values()):
+        own: Mapping[str, int] = parse_amounts(container.resources.requests) if container.resources else {}
+        return Limits(cpu=own.get("cpu"), memory=own.get("memory"))
+    return assignment.requests
+
+
 def assignment_from_spec(workload: str, uid: str, spec: WorkloadSpec) -> Assignment:
     """The assignment for a workload spec; the control plane adds ports, term and attempt."""
-    limits = spec.limit_amounts
+    limits, requests = spec.limit_amounts, spec.request_amounts
     return Assignment(
         workload=workload,
         uid=uid,
@@ -162,5 +188,7 @@ def assignment_from_spec(workload: str, uid: str, spec: WorkloadSpec) -> Assignm
         desired=spec.desired_state,
         containers=spec.containers,
         limits=Limits(cpu=limits.get("cpu"), memory=limits.get("memory")),
+        requests=Limits(cpu=requests.get("cpu"), memory=requests.get("memory")),
+        qos=qos_of(spec).name,
         disconnect=spec.disconnect,
     )

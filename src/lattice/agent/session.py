@@ -77,6 +77,8 @@ class Agent:
     # Set to reconnect with a new certificate.
     certificate_renewed: asyncio.Event = field(default_factory=asyncio.Event)
     removal: NodeRemoved | None = None  # also set by the certificate renewal
+    # The owner takes the machine back: the server drains and deletes the node.
+    is_leaving: bool = False
 
     def __post_init__(self) -> None:
         self._connect_failures = 0  # consecutive
@@ -94,6 +96,12 @@ class Agent:
                 self.addresses = list(dict.fromkeys([*await self.discover_addresses(), *self.addresses]))[
                     :MAX_ADDRESSES
                 ]
+
+    def leave(self) -> None:
+        """Ask the server to drain and delete the node; the agent then ends like the agent of a removed
+        node."""
+        self.is_leaving = True
+        self.executor.reports_changed.set()
 
     async def _discover_periodically(self) -> None:
         """Refresh the server addresses periodically: once the connection is lost, there may be no server to
@@ -180,7 +188,7 @@ class Agent:
         if not isinstance(error, NodeRemoved):
             return DENIED_RETRY_DELAY_S
         try:
-            has_joined = self.rejoin is not None and await self.rejoin()
+            has_joined = self.rejoin is not None and not self.is_leaving and await self.rejoin()
         # No server answered the join: the removal is not confirmed.
         except LatticeError as join_error:
             log.warning("rejoin failed", reason=str(join_error))
@@ -304,6 +312,7 @@ class AgentSession:
         self.unanswered_heartbeats: dict[int, float] = {}  # number -> send time, monotonic
         self.sent_reports: dict[str, pb.Report] | None = None  # None: no heartbeat sent yet
         self.sent_order = 0
+        self.sent_leaving = False
         self.log_streams = LogStreams(agent.executor, agent.clock, self._send)
         self._send_lock = asyncio.Lock()
 
@@ -377,7 +386,8 @@ class AgentSession:
         sent_reports = self.sent_reports or {}
         changed = [report for path, report in reports.items() if sent_reports.get(path) != report]
         gone = [path for path in sent_reports if path not in reports]
-        if not (is_due or changed or gone or order != self.sent_order):
+        leaving = self.agent.is_leaving
+        if not (is_due or changed or gone or order != self.sent_order or leaving != self.sent_leaving):
             return
         heartbeat = pb.Beat(
             number=self.heartbeat_number + 1,
@@ -385,6 +395,8 @@ class AgentSession:
             is_whole=self.sent_reports is None,
             reports=changed,
             gone=gone,
+            # Repeated, because the server may lose the race for the node against another writer.
+            leaving=leaving,
         )
         if heartbeat.ByteSize() > MAX_HEARTBEAT_BYTES:
             for report in heartbeat.reports:
@@ -403,6 +415,7 @@ class AgentSession:
             for path, usage in workloads.items():
                 heartbeat.workload_usage[path].CopyFrom(_usage(usage))
         self.heartbeat_number, self.sent_reports, self.sent_order = heartbeat.number, reports, order
+        self.sent_leaving = leaving
         # Recorded before the send, since the acknowledgement may arrive during the send.
         self.unanswered_heartbeats[heartbeat.number] = self.clock.monotonic()
         await self._send(pb.FromAgent(beat=heartbeat))

@@ -8,6 +8,8 @@ from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
 from lattice.agent.plan import Assignment
 from lattice.wire import agent_pb2 as pb
 
+# End of the failure message of a container that was stopped because another container exited.
+SIBLING_EXITED = "of the same workload exited"
 NOT_PROBED = Health(ready=False)
 MAX_FAILURE_CHARS = 256
 
@@ -58,7 +60,7 @@ def _report(
         # A workload that should be stopped reports the number of its last run.
         run = max((instance.attempt for instance in own.values()), default=0)
         live = [instance for instance in own.values() if instance.is_live]
-        report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, first_failure(own))
+        report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, own)
     report.workload, report.uid, report.revision = path, assignment.uid, assignment.revision
     if report.state == "Failed":
         failed = (instance.id for instance in own.values() if instance.failure)
@@ -83,13 +85,17 @@ def _running(assignment: Assignment, own: Mapping[str, Instance], observations: 
         if name in assignment.containers and instance.covers_attempt(assignment.attempt)
     }
     ended = {name: instance for name, instance in settled.items() if not instance.is_live}
-    if ended:
-        return _ended_report(max(instance.attempt for instance in ended.values()), first_failure(ended))
+    is_over = not assignment.may_succeed or first_failure(ended) or len(ended) == len(assignment.containers)
+    if ended and is_over:
+        return _ended_report(max(instance.attempt for instance in ended.values()), ended)
     # A container is not started yet, or must be restarted for a later run.
     if len(settled) < len(assignment.containers):
         return pb.Report(state="Starting", run=assignment.attempt)
     is_up = is_ready = True
     for name, instance in settled.items():
+        # A container of a job that has done its work holds nothing up.
+        if name in ended:
+            continue
         # An instance with probes is not ready before the first probe result.
         has_probes = assignment.containers[name].probes is not None
         health = observations.health.get(instance.id, NOT_PROBED) if has_probes else Health()
@@ -100,15 +106,35 @@ def _running(assignment: Assignment, own: Mapping[str, Instance], observations: 
     return pb.Report(state="Running" if is_up else "Starting", run=run, ready=is_ready)
 
 
-def _ended_report(run: int, failure: Failure | None) -> pb.Report:
-    if failure is None:
-        return pb.Report(state="Stopped", run=run)
-    return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:MAX_FAILURE_CHARS])
+def _ended_report(run: int, ended: Mapping[str, Instance]) -> pb.Report:
+    failed = _failed(ended)
+    if failed is None or failed.failure is None:
+        has_exited = any(instance.exit_code == 0 for instance in ended.values())
+        return pb.Report(state="Stopped", run=run, exit_code=0 if has_exited else None)
+    return pb.Report(
+        state="Failed",
+        run=run,
+        failure=failed.failure.reason,
+        how=failed.failure.message[:MAX_FAILURE_CHARS],
+        exit_code=failed.exit_code,
+    )
 
 
 def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
     """The failure of the first failed container, in the order of names; None if no container failed."""
-    return next((ended[name].failure for name in sorted(ended) if ended[name].failure), None)
+    failed = _failed(ended)
+    return failed.failure if failed else None
+
+
+def _failed(ended: Mapping[str, Instance]) -> Instance | None:
+    """The first failed container, in the order of names: a container that was stopped because another one
+    exited comes last."""
+    failed = [ended[name] for name in sorted(ended) if ended[name].failure]
+    return min(failed, key=_is_stopped_sibling, default=None)
+
+
+def _is_stopped_sibling(instance: Instance) -> bool:
+    return instance.failure is not None and instance.failure.message.endswith(SIBLING_EXITED)
 
 
 def siblings_to_stop(
@@ -128,12 +154,13 @@ def siblings_to_stop(
         ):
             containers_by_path.setdefault(instance.workload, {})[instance.id.container] = instance
     failures: dict[InstanceId, Failure] = {}
-    for own in containers_by_path.values():
+    for path, own in containers_by_path.items():
         ended = {name: instance for name, instance in own.items() if not instance.is_live}
-        if not ended:
-            continue
         first = first_failure(ended)
-        message = f"container {min(ended)} of the same workload exited"
+        # The containers of a job run on after one of them has succeeded.
+        if not ended or (first is None and assignments[path].may_succeed):
+            continue
+        message = f"container {min(ended)} {SIBLING_EXITED}"
         for instance in own.values():
             if instance.is_live:
                 failures[instance.id] = Failure(first.reason if first else "RUNTIME_ERROR", message)

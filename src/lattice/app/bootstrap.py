@@ -1,5 +1,6 @@
 """Create the objects that every store needs: the permanent namespaces and the certificate authority."""
 
+import contextlib
 from base64 import b64decode, b64encode
 
 from lattice.kinds.meta.object_lifecycle import new_object
@@ -21,6 +22,7 @@ async def bootstrap(api: Api) -> CertificateAuthority:
     the first server creates an object, and the others read it."""
     for name in sorted(PERMANENT_NAMESPACES):
         await _ensure(api, api.catalog.by_id("namespaces"), {"metadata": {"name": name}})
+    await _label_namespaces(api)
     _, pair = new_authority()
     data = {"tls.crt": b64encode(pair.certificate).decode(), "tls.key": b64encode(pair.key).decode()}
     secret = {
@@ -31,6 +33,18 @@ async def bootstrap(api: Api) -> CertificateAuthority:
     entry = await _ensure(api, api.catalog.by_id("secrets"), secret)
     stored = unpack(entry.value, entry.revision)["data"]
     return load_authority(CertificateKeyPair(b64decode(stored["tls.crt"]), b64decode(stored["tls.key"])))
+
+
+async def _label_namespaces(api: Api) -> None:
+    """Add the label with the name to namespaces that an earlier version created without it."""
+    served = api.catalog.by_id("namespaces")
+    for entry in (await api.store.list(served.resource.id)).entries:
+        obj = unpack(entry.value, entry.revision)
+        labelled = apply_kind_defaults(served, obj, obj)
+        if labelled != obj:
+            # Another server or a user was first: the next write adds the label.
+            with contextlib.suppress(RevisionConflict):
+                await api.store.commit([Put(entry.key, pack(served.resource, labelled), entry.revision)])
 
 
 async def _ensure(api: Api, served: ServedKind, obj: Object) -> Entry:

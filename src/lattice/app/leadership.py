@@ -21,8 +21,10 @@ from lattice.controllers.controller_set import (
     ControllerDependencies,
     ControllerSet,
     concurrency,
+    enabled_controllers,
     grace_periods,
     node_timeouts,
+    pressure_thresholds,
 )
 from lattice.controllers.garbage.collector import GarbageCollector
 from lattice.controllers.runtime.context import ControllerContext, uid_generator
@@ -42,6 +44,7 @@ from lattice.lifecycle.agreements import environment
 from lattice.presence import Presence
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
+from lattice.providers.manual import ManualProvider
 from lattice.providers.protocol import Provider
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE
 from lattice.scheduling.table.node_table import NodeTable
@@ -67,7 +70,7 @@ FIRST_TERM_TIMEOUT_S = 1.0
 # Time for running reconciles to end before the server gives up its role.
 SHUTDOWN_TIMEOUT_S = 0.6
 JOIN_TOKEN_TTL = timedelta(minutes=15)
-PROVIDER_ADAPTERS = ("local", "fake")
+PROVIDER_ADAPTERS = ("local", "manual")
 
 log = structlog.get_logger()
 
@@ -89,9 +92,21 @@ def build_providers(
             case "local":
                 machine_folder = folder / "machines" / name
                 providers[name] = LocalProvider(
-                    machine_folder, server, clock, name, stop_timeout_s=settings.local_stop_within
+                    machine_folder,
+                    server,
+                    clock,
+                    name,
+                    stop_timeout_s=settings.local_stop_within,
+                    detect_runtimes=detect_host_runtimes,
                 )
+            case "manual":
+                providers[name] = ManualProvider(name)
             case "fake":
+                log.warning(
+                    "adapter fake is for tests; use manual for machines of your own",
+                    provider=name,
+                    fix=f"start the server with --providers {name}=manual",
+                )
                 providers[name] = FakeProvider(clock, name, state_file=folder / "machines" / f"{name}.json")
             case unknown:
                 raise Invalid(
@@ -100,6 +115,15 @@ def build_providers(
                     fix=f"use {' or '.join(PROVIDER_ADAPTERS)}: NAME or NAME=ADAPTER",
                 )
     return providers
+
+
+async def detect_host_runtimes() -> frozenset[str]:
+    """The runtimes of this host, as its agents will report them."""
+    # Imported late: only a leader with the local provider runs podman.
+    from lattice.agent.runtimes import podman
+
+    has_containers = not isinstance(await podman.find_podman(), str)
+    return frozenset({"process", "container"} if has_containers else {"process"})
 
 
 @dataclass(frozen=True)
@@ -141,11 +165,12 @@ def build_dependencies(
         webhook_client=HttpsWebhookClient(parse_networks(settings.webhook_allow), settings.webhook_ca),
         providers=providers,
         node_timeouts=node_timeouts(settings),
+        pressure_thresholds=pressure_thresholds(settings),
         grace_periods=grace_periods(settings),
         concurrency=concurrency(settings),
         recheck_interval_s=settings.reconcile_interval,
         unschedulable_grace_s=settings.room_grace,
-        enabled_controllers=settings.controllers,
+        enabled_controllers=enabled_controllers(settings),
         profile=profile,
         standalone_profile=None if settings.profile else PRESETS[STANDALONE_PROFILE],
     )
@@ -276,7 +301,31 @@ class Leadership:
         requests."""
         while self.election.term == term:
             try:
-                await self._write_lease(term)
+                entry = await self.store.get(LEASE_KEY)
+                resource = Lease.resource
+                lease = Lease(
+                    api_version=resource.api_version,
+                    kind=resource.kind,
+                    metadata=Metadata(
+                        name=LEASE_KEY.name,
+                        namespace=LEASE_KEY.namespace,
+                        annotations={
+                            AGENTS_ADDRESS_ANNOTATION: self.agents_address(),
+                            API_URL_ANNOTATION: self.api_url(),
+                        },
+                    ),
+                    spec=LeaseSpec(
+                        holder_identity=term.holder,
+                        lease_transitions=term.number,
+                        acquire_time=format_micro_time(self.clock.now().replace(microsecond=0)),
+                    ),
+                )
+                write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
+                # Fenced and compared: a paused former leader must not overwrite the addresses of the next leader.
+                await self.store.commit(
+                    [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)],
+                    fence=term,
+                )
                 self._has_led = True
                 return None
             # Another server has begun the next term: end this term now, before the lease expires.
@@ -292,32 +341,6 @@ class Leadership:
         deadline = self.clock.monotonic() + FIRST_TERM_TIMEOUT_S
         while not self._has_led and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.01)
-
-    async def _write_lease(self, term: Term) -> None:
-        entry = await self.store.get(LEASE_KEY)
-        resource = Lease.resource
-        lease = Lease(
-            api_version=resource.api_version,
-            kind=resource.kind,
-            metadata=Metadata(
-                name=LEASE_KEY.name,
-                namespace=LEASE_KEY.namespace,
-                annotations={
-                    AGENTS_ADDRESS_ANNOTATION: self.agents_address(),
-                    API_URL_ANNOTATION: self.api_url(),
-                },
-            ),
-            spec=LeaseSpec(
-                holder_identity=term.holder,
-                lease_transitions=term.number,
-                acquire_time=format_micro_time(self.clock.now().replace(microsecond=0)),
-            ),
-        )
-        write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
-        # Fenced and compared: a paused former leader must not overwrite the addresses of the next leader.
-        await self.store.commit(
-            [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term
-        )
 
     async def _run_controllers(self, term: Term) -> None:
         """Run the controllers until the term is over. After a failure, which is logged, all controllers start

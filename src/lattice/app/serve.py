@@ -20,7 +20,7 @@ from lattice.app.listeners import AgentsAddress, ApiAddress, listen_for_clients
 from lattice.app.storage import locked_data_dir, open_store
 from lattice.clock import Clock, SystemClock
 from lattice.controllers.runtime.context import uid_generator
-from lattice.kinds import KINDS
+from lattice.kinds import SERVED_KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
@@ -176,7 +176,7 @@ class _ApiBase:
 
 async def _build_api(settings: Settings, folder: Path, clock: Clock, store: Store) -> _ApiBase:
     """Build the API on the store; bootstrap creates the objects that a new store lacks."""
-    catalog = Catalog((*KINDS, CustomResourceDefinition))
+    catalog = Catalog((*SERVED_KINDS, CustomResourceDefinition))
     new_uid = uid_generator(random.Random())  # noqa: S311 - names, no secrets
     api = Api(
         store,
@@ -254,7 +254,7 @@ def _build_request_handlers(
 
         # Invalid price and latency files are rejected at start, not with the first query.
         validate_files(settings.prices, settings.latency)
-    query_process = QueryProcess(settings.prices, settings.latency, ",".join(sorted(control_plane.providers)))
+    query_process = QueryProcess(settings.prices, settings.latency, leadership.dependencies.adapters)
     fleet = FleetQueryService(api, query_process, settings.fleet_time_limit)
     stack.push_async_callback(fleet.close)
     servers.leases = leadership.lease_cache

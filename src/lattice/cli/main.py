@@ -49,13 +49,16 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "delete": Entry("lattice.cli.commands.delete:delete", "Delete objects and wait until they are gone."),
         "events": Entry("lattice.cli.commands.events:events", "List events, oldest first."),
+        "status": Entry(
+            "lattice.cli.commands.status:status", "Show what is wrong now, with causes and next commands."
+        ),
     },
     "Decide": {
         "plan": Entry(
             "lattice.cli.commands.plan:plan", "Show how a change would affect placements and cost."
         ),
         "why": Entry(
-            "lattice.cli.commands.why:why", "Explain the placement of a service and every rejected pool."
+            "lattice.cli.commands.why:why", "Explain why a service is not running, and its placement."
         ),
         "fit": Entry("lattice.cli.commands.fit:fit", "List the smallest changes that would place a service."),
         "whatif": Entry(
@@ -64,7 +67,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "optimise": Entry(
             "lattice.cli.commands.optimise:optimise", "Show moves that would make the fleet cheaper."
         ),
-        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service or label."),
+        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service, node or label."),
         "simulate": Entry(
             "lattice.cli.commands.simulate:simulate", "Schedule workloads offline and explain the decisions."
         ),
@@ -102,6 +105,33 @@ for _section in SECTIONS.values():
     COMMANDS.update(_section)
 
 
+# Commands that users of kubectl or nomad expect, and what does the work here.
+COMMANDS_OF_KUBECTL = {
+    "scale": "use `kubectl scale latticeservice/NAME --replicas=N`, or change spec.replicas.min and apply",
+    "rollout": "`lattice get service/NAME -w` follows an update; to undo, apply the earlier manifest",
+    "restart": "`lattice retry service/NAME` restarts failed replicas; any change of the manifest, such as an "
+    "env value, replaces all of them one by one",
+    "exec": "Lattice opens no shell in a workload; `lattice logs service/NAME` shows its output",
+    "attach": "`lattice logs service/NAME -f` follows the output",
+    "port-forward": "ports are in `lattice get workloads -o yaml`, under status.allocatedPorts",
+    "ui": "the server serves the page: open the link that `lattice up` printed, or https://SERVER:PORT/ui/",
+    "dashboard": "the server serves the page: open the link that `lattice up` printed, or https://SERVER:PORT/ui/",
+    "edit": "use `kubectl edit latticeservice/NAME`",
+    "patch": "use `kubectl patch latticeservice/NAME --type=merge -p PATCH`",
+    "label": "use `kubectl label latticeservice/NAME KEY=VALUE`",
+    "annotate": "use `kubectl annotate latticeservice/NAME KEY=VALUE`",
+    "diff": "`lattice plan -f FILE` shows the effect of a change, `kubectl diff -f FILE` the changed fields",
+    "wait": "use `kubectl wait latticeservice/NAME --for=condition=Ready`",
+    "explain": "use `kubectl explain latticeservice`, or the reference of the kinds",
+    "create": "write a manifest and use `lattice apply -f FILE`",
+    "run": "write a LatticeWorkload or LatticeService and use `lattice apply -f FILE`",
+    "expose": "callers declare a service under spec.resources and get its addresses as environment",
+    "autoscale": "set spec.replicas of the LatticeService",
+    "login": "`lattice kubeconfig` prints credentials",
+    "api-resources": "`lattice get --help` lists the kinds",
+}
+
+
 class LazyGroup(click.Group):
     """A click group that lists commands from SECTIONS and imports only the module of the command that is
     called."""
@@ -125,6 +155,8 @@ class LazyGroup(click.Group):
 
             similar = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+            if args[0] in COMMANDS_OF_KUBECTL:
+                suggestion = f"; {COMMANDS_OF_KUBECTL[args[0]]}"
             ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
@@ -198,7 +230,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Entry point of the program: run the command line and exit with the command's exit code."""
     try:
-        _reopen_closed_streams()
+        # Open the null device in place of every standard stream that the caller closed.
+        # The number of a closed stream would go to the next file that the program opens, and prints would end up
+        # in that file.
+        for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+            if getattr(sys, name) is None:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+                setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the program runs
         # gRPC reads the variable when its library loads; at the default level gRPC logs every failed connection itself.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Set by the completion script of the shell, not by users.
@@ -209,18 +249,6 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(code)
-
-
-def _reopen_closed_streams() -> None:
-    """Open the null device in place of every standard stream that the caller closed."""
-    # The number of a closed stream would go to the next file that the program opens, and prints would end up
-    # in that file.
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.close(number)
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the program runs
 
 
 if __name__ == "__main__":

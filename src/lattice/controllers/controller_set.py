@@ -19,21 +19,24 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, run_all
 from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
 from lattice.controllers.services.clusters import ClusterController, TokenMinter
+from lattice.controllers.services.declarations import DeclarationController
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
+from lattice.controllers.services.ledger_upkeep import LedgerUpkeepController
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
+from lattice.kinds.meta.validator import did_you_mean
 from lattice.lifecycle.eviction import DecidedEvictions
-from lattice.lifecycle.node_health import NodeTimeouts
+from lattice.lifecycle.node_health import DEFAULT_THRESHOLDS, NodeTimeouts, PressureThresholds
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 from lattice.placement.feed.placement_input import PricingTables
-from lattice.providers.protocol import Provider
+from lattice.providers.protocol import Provider, adapter_name
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.settings import Settings
+from lattice.settings import CONTROLLER_NAMES, Settings
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class ControllerDependencies:
     webhook_client: WebhookClient
     providers: Mapping[str, Provider] = field(default_factory=dict)
     node_timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
+    pressure_thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     grace_periods: GracePeriods = field(default_factory=GracePeriods)
     concurrency: Concurrency = field(default_factory=Concurrency)
     recheck_interval_s: float = 5.0
@@ -62,10 +66,13 @@ class ControllerDependencies:
         words = [word.strip() for word in self.enabled_controllers.split(",")]
         return f"-{controller}" not in words and ("*" in words or controller in words)
 
-    @property
-    def adapters(self) -> frozenset[str]:
-        """The names of the providers with an adapter."""
-        return frozenset(self.providers)
+    async def adapters(self) -> Mapping[str, frozenset[str] | None]:
+        """The providers with an adapter, NAME=manual for a provider that creates no machines, with the
+        runtimes of their machines."""
+        return {
+            adapter_name(name, provider): await provider.runtimes()
+            for name, provider in self.providers.items()
+        }
 
 
 class ControllerSet:
@@ -82,10 +89,16 @@ class ControllerSet:
         previous_table: NodeTable | None = None,
     ) -> None:
         self.context = context
-        self.node_health = NodeHealthController(context, dependencies.node_timeouts, dependencies.concurrency)
+        self.node_health = NodeHealthController(
+            context, dependencies.node_timeouts, dependencies.pressure_thresholds, dependencies.concurrency
+        )
         evictions = DecidedEvictions()
         eviction = EvictionController(
-            context, evictions, dependencies.concurrency, dependencies.unschedulable_grace_s
+            context,
+            evictions,
+            dependencies.concurrency,
+            dependencies.unschedulable_grace_s,
+            dependencies.pressure_thresholds,
         )
         replicas = ReplicaController(context, surges=lambda: eviction.surges, evictions=evictions).loop()
         # A drain that needs a surge replica wakes the controller that creates the replica.
@@ -123,9 +136,14 @@ class ControllerSet:
                 context, dependencies.providers, dependencies.mint_token, dependencies.endpoint
             ).loop(),
             SupplyStatusController(
-                context, dependencies.adapters, lambda: dependencies.pricing_tables().book
+                context,
+                dependencies.adapters,
+                lambda: dependencies.pricing_tables().book,
+                notify=webhooks.enqueue,
             ).loop(),
+            LedgerUpkeepController(context, lambda: dependencies.pricing_tables().book).loop(),
             ServiceStatusController(context).loop(),
+            DeclarationController(context).loop(),
             AgreementController(context).loop(),
             webhooks.loop(),
             AutomationController(context, webhooks).loop(),
@@ -182,10 +200,45 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
     )
 
 
+def enabled_controllers(settings: Settings) -> str:
+    """The setting that chooses controllers; raise Invalid for a word that names no controller: a misspelt name
+    would leave out a controller without a sign."""
+    words = [word.strip() for word in settings.controllers.split(",") if word.strip()]
+    names = (*CONTROLLER_NAMES, "*")
+    unknown = [word for word in words if word.removeprefix("-") not in names or word == "-*"]
+    if unknown:
+        hint = did_you_mean(unknown[0].removeprefix("-"), CONTROLLER_NAMES)
+        raise Invalid(
+            f'there is no controller "{unknown[0]}"{hint}',
+            where="--controllers",
+            fix=f"use * for all, -NAME to exclude one, or names of: {', '.join(CONTROLLER_NAMES)}",
+        )
+    return settings.controllers
+
+
+def pressure_thresholds(settings: Settings) -> PressureThresholds:
+    """The thresholds of node pressure from the settings; raise Invalid for a value that is no share."""
+    for name, share in (
+        ("memory-pressure", settings.memory_pressure),
+        ("disk-pressure", settings.disk_pressure),
+    ):
+        if not 0 <= share < 1:
+            raise Invalid(
+                f"must be a share from 0 to below 1, got {share:g}",
+                where=f"--{name}",
+                fix="0.05 means 5 % of the node; 0 turns the check off",
+            )
+    return PressureThresholds(settings.memory_pressure, settings.disk_pressure)
+
+
 def grace_periods(settings: Settings) -> GracePeriods:
     # Failures are forgotten once the workload has run for twice the longest back-off.
     retry = RetryPolicy(
-        settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest
+        settings.retry_first,
+        settings.retry_longest,
+        settings.retry_attempts,
+        settings.retry_reset,
+        settings.retry_service_longest,
     )
     return GracePeriods(settings.missing_grace, settings.start_grace, settings.stop_grace, retry)
 

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from lattice.engine.derived_columns import drop_oldest_half, max_columns, pad_rows
-from lattice.engine.plugin import Ask, DomainScorePlugin, Filter, Profile, Reason, Shortfall, WeightedScores
+from lattice.engine.plugin import (
+    Ask,
+    DomainScorePlugin,
+    Filter,
+    NormalizedScore,
+    Profile,
+    Reason,
+    Shortfall,
+    WeightedScores,
+)
 from lattice.engine.table import Flags, Floats, Rows, Table
 
 NO_ROW = -1
@@ -80,7 +89,16 @@ class ActivePlugins:
     """The plugins of a profile that apply to a shape, grouped by `Reach`, which tells when the engine
     evaluates a plugin again."""
 
-    __slots__ = ("ask", "domain_score", "profile", "row_filters", "row_scores", "wide_filters", "wide_scores")
+    __slots__ = (
+        "ask",
+        "domain_score",
+        "normalized_scores",
+        "profile",
+        "row_filters",
+        "row_scores",
+        "wide_filters",
+        "wide_scores",
+    )
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
         self.ask, self.profile = ask, profile
@@ -89,6 +107,13 @@ class ActivePlugins:
         self.row_scores: WeightedScores = [pair for pair in scores["row"] if pair[0].applies(ask)]
         self.wide_filters: Sequence[Filter] = [plugin for plugin in filters["wide"] if plugin.applies(ask)]
         self.wide_scores: WeightedScores = [pair for pair in scores["wide"] if pair[0].applies(ask)]
+        # Scores relative to the candidates follow all other scores, when the candidates are known.
+        self.normalized_scores = [
+            (cast("NormalizedScore", score), weight)
+            for score, weight in self.wide_scores
+            if hasattr(score, "normalized")
+        ]
+        self.wide_scores = [pair for pair in self.wide_scores if not hasattr(pair[0], "normalized")]
         is_single = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "domain_scores")
         # Set only if a single wide score applies and has one value per domain.
         self.domain_score = (
@@ -107,7 +132,15 @@ class ActivePlugins:
     def max_total(self) -> float:
         """An upper bound of every total: scores are at most 1."""
         return float(
-            sum(abs(weight) for _, weight in (*self.fixed_scores, *self.row_scores, *self.wide_scores))
+            sum(
+                abs(weight)
+                for _, weight in (
+                    *self.fixed_scores,
+                    *self.row_scores,
+                    *self.wide_scores,
+                    *self.normalized_scores,
+                )
+            )
         )
 
 
@@ -199,7 +232,15 @@ class ShapeCache:
             return
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
-            fixed = _fixed_cache_of(ask, table, self.plugins)
+            # Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped
+            # when the caches are full.
+            key = (self.plugins.profile, ask.fixed_shape)
+            cache: FixedCache | None = table.fixed_caches.get(key)
+            if cache is None:
+                drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
+                cache = table.fixed_caches[key] = FixedCache()
+            cache.refresh(ask, table, self.plugins)
+            fixed = cache
         # Evaluating only the changed rows is enough while no aggregate changes and `reasons` holds the masks
         # that the fixed cache updates. The fixed cache makes new masks when it evaluates all rows.
         is_incremental = (
@@ -234,18 +275,6 @@ class ShapeCache:
         for reason, mask in reasons.items():
             self._row_reasons[reason][subset.selection] = mask
         return True
-
-
-def _fixed_cache_of(ask: Ask, table: Table, plugins: ActivePlugins) -> FixedCache:
-    """Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped when the
-    caches are full."""
-    key = (plugins.profile, ask.fixed_shape)
-    cache: FixedCache | None = table.fixed_caches.get(key)
-    if cache is None:
-        drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
-        cache = table.fixed_caches[key] = FixedCache()
-    cache.refresh(ask, table, plugins)
-    return cache
 
 
 def evaluate(
@@ -329,6 +358,11 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     elif wide_reasons:
         totals = totals.copy()
         np.copyto(totals, REJECTED_TOTAL, where=_any_mask(list(wide_reasons.values())))
+    if plugins.normalized_scores:
+        candidates: Flags = totals > REJECTED_TOTAL
+        totals = totals if totals is not cache.totals else totals.copy()
+        for normalized, weight in plugins.normalized_scores:
+            totals += normalized.normalized(ask, table, candidates) * weight
     reasons = {**reasons, **wide_reasons} if wide_reasons else reasons
     chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)

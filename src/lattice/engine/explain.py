@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lattice.engine.decide import REJECTED_TOTAL, Decision, FrozenExplanation, best_row
-from lattice.engine.plugin import BulkReason, Reason, Shortfall
+from lattice.engine.plugin import BulkReason, NormalizedScore, Reason, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
 DEFAULT_TOP_COUNT = 3
@@ -52,6 +52,7 @@ def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[Ran
     if not rows:
         return []
     subset = RowSubset(decision.table, np.array(rows, np.intp))
+    candidates = decision.totals > REJECTED_TOTAL
     columns: list[tuple[str, float, list[float]]] = []
     for score, weight in decision.profile.scores:
         if not weight or not score.applies(decision.ask):
@@ -60,18 +61,22 @@ def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[Ran
             values = [float(value) for value in score.score(decision.ask, subset)]
         else:
             # Scores of wide reach (see `plugin.Reach`) need the whole table.
-            table_values = score.score(decision.ask, decision.table)
+            table_values = (
+                cast("NormalizedScore", score).normalized(decision.ask, decision.table, candidates)
+                if hasattr(score, "normalized")
+                else score.score(decision.ask, decision.table)
+            )
             values = [float(table_values[row]) for row in rows]
         columns.append((score.name, weight, values))
     total_weight = sum(weight for _, weight, _ in columns)
-    candidates = []
+    ranked = []
     for position, row in enumerate(rows):
         parts = tuple(
             PluginScore(name, MAX_SCORE * values[position], weight) for name, weight, values in columns
         )
         mean = sum(part.score * part.weight for part in parts) / total_weight if total_weight else 0.0
-        candidates.append(RankedCandidate(decision.table.names[row], mean, parts))
-    return candidates
+        ranked.append(RankedCandidate(decision.table.names[row], mean, parts))
+    return ranked
 
 
 def best_rows(decision: Decision, top: int) -> list[int]:

@@ -127,6 +127,15 @@ class Score(Protocol):
         ...
 
 
+class NormalizedScore(Score, Protocol):
+    """A score of wide reach that is relative to the candidates: the rows that no filter rejects. The engine
+    calls `normalized` instead of `score`."""
+
+    def normalized(self, ask: Ask, table: Table, candidates: Flags) -> Floats:
+        """Scores from 0 to 1, one per row; the values of other rows than candidates do not matter."""
+        ...
+
+
 class DomainScores(Protocol):
     """A score by topology domain, equal for all rows of a domain. Placements are counted while a batch is
     decided."""

@@ -252,6 +252,10 @@ class Table:
     def has_column(self, name: str) -> bool:
         return name in self._columns
 
+    def rank_of(self, name: str) -> int:
+        """The rank that breaks ties, 64 bits; the lowest wins."""
+        return tie_rank(self.seed, name)
+
     def add(self, name: str, totals: Mapping[str, int]) -> int:
         """Add a row; `totals` holds the capacity in base units by resource."""
         if name in self.row_of:
@@ -267,7 +271,7 @@ class Table:
         self.names[row] = name
         self.row_of[name] = row
         self._columns["alive"][row] = True
-        self._columns["rank"][row] = rank = tie_rank(self.seed, name)
+        self._columns["rank"][row] = rank = self.rank_of(name)
         self._allocated[:, row] = 0
         # A removed row has the rank of the row before it, so it is enough to compare the new rank with the
         # neighbours.
@@ -294,7 +298,7 @@ class Table:
         self.count += count
         self.names += names
         self.row_of.update(zip(names, rows, strict=True))
-        ranks = [tie_rank(self.seed, name) for name in names]
+        ranks = [self.rank_of(name) for name in names]
         self._columns["alive"][first : self.count] = True
         self._columns["rank"][first : self.count] = ranks
         previous_rank = [int(self._columns["rank"][first - 1])] if first else []

@@ -2,12 +2,12 @@
 
 Imported by: agent agent.host agent.runtimes app cli.client cli.commands cli.fleet cli.output
 controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler
-controllers.services lifecycle placement.explain placement.feed placement.fit placement.greedy
-placement.inputs placement.model placement.plan placement.plugins.filters placement.status presence
-providers scheduling.cycle scheduling.offline scheduling.plugins.filters scheduling.plugins.scores
-scheduling.preemption scheduling.table server server.agents server.discovery server.fleet_queries
-server.grpc server.live server.resources server.ui_backend sim sim.invariants sim.planted_bugs
-sim.scenarios sim.world.
+controllers.services diagnosis lifecycle placement.affinity placement.explain placement.feed placement.fit
+placement.greedy placement.inputs placement.model placement.plan placement.plugins.filters
+placement.status presence providers scheduling.cycle scheduling.offline scheduling.plugins.filters
+scheduling.plugins.scores scheduling.preemption scheduling.table server server.agents server.discovery
+server.event_versions server.fleet_queries server.grpc server.live server.resources server.ui_backend sim
+sim.invariants sim.planted_bugs sim.scenarios sim.world.
 May import: errors kinds.meta.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """
@@ -16,6 +16,7 @@ from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.automation import AutomationRule
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap, Event, Lease, Namespace, Secret, Service
+from lattice.kinds.event_v1 import EventV1
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
@@ -42,3 +43,5 @@ LATTICE_KINDS: tuple[type[Kind], ...] = (
 )
 CORE_KINDS: tuple[type[Kind], ...] = (Namespace, Secret, ConfigMap, Event, Lease, Service)
 KINDS: tuple[type[Kind], ...] = LATTICE_KINDS + CORE_KINDS
+# With the kinds that are another form of a stored kind.
+SERVED_KINDS: tuple[type[Kind], ...] = (*KINDS, EventV1)

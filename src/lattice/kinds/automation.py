@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -18,9 +17,9 @@ from lattice.kinds.meta.quantity import (
     threshold_problems,
 )
 from lattice.kinds.meta.selector import LabelSelector
+from lattice.kinds.webhook import Webhook
 
 TRIGGER_FIELDS = ("node_cpu", "workload_failures", "budget", "capacity")
-MAX_WEBHOOK_TIMEOUT_MS = 30_000
 # The controller writes the effects of all actions on one object in one commit, so the number is limited.
 MAX_ACTIONS_PER_RULE = 16
 ACTION_FIELDS = ("webhook", "event", "retry_workload", "set_desired_state")
@@ -137,40 +136,6 @@ class Trigger(Part):
             yield from self.budget.problems(f"{path}.budget")
         if self.capacity:
             yield from self.capacity.problems(f"{path}.capacity")
-
-
-class Webhook(Part):
-    """An HTTP POST request that describes the trigger and the object, as JSON."""
-
-    url: Annotated[
-        str,
-        Meta(
-            description=(
-                "https address to post to. It must not contain credentials. Addresses inside the "
-                "installation are rejected."
-            )
-        ),
-    ]
-    timeout: Annotated[
-        str,
-        Meta(
-            description=(
-                'Time to wait for an answer before the call fails, such as "5s" (the default); at most "30s".'
-            )
-        ),
-    ] = "5s"
-
-    @property
-    def timeout_ms(self) -> int:
-        return parse_millis(self.timeout)
-
-    def problems(self, path: str) -> Iterator[Cause]:
-        unreadable = list(quantity_problems(f"{path}.timeout", self.timeout, parse_millis))
-        yield from unreadable
-        if not unreadable and self.timeout_ms > MAX_WEBHOOK_TIMEOUT_MS:
-            yield Cause(f"{path}.timeout", f'must be at most 30s, got "{self.timeout}"')
-        for wrong in _url_problems(self.url):
-            yield Cause(f"{path}.url", wrong)
 
 
 class EmitEvent(Part):
@@ -309,20 +274,3 @@ def _exactly_one_problems(part: Part, names: tuple[str, ...], path: str) -> Iter
 def _camel_case(name: str) -> str:
     first, *later_words = name.split("_")
     return first + "".join(word.title() for word in later_words)
-
-
-def _url_problems(url: str) -> Iterator[str]:
-    try:
-        parts = urlsplit(url)
-        # Reading `port` raises ValueError for a number out of range.
-        usable = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        yield f'must be an https address, got "{url}"'
-        return
-    # Viewers can read every rule: only Secrets are hidden from viewers (decision 0022).
-    login = parts.username is not None or parts.password is not None
-    if login:
-        yield "must not carry a user name or password"
-    if not usable:
-        # The message does not repeat a URL that contains a password.
-        yield "must be an https address" + ("" if login else f', got "{url}"')

@@ -1,6 +1,6 @@
 """Scheduling constraints of a workload: taints and tolerations, affinity, spread, volumes, machine images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -10,6 +10,7 @@ from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Part
 from lattice.kinds.meta.selector import (
     LabelSelector,
     Requirement,
+    dns_label_problem,
     label_key_problem,
     label_problems,
     label_value_problem,
@@ -175,7 +176,7 @@ class NodeAffinity(Part):
 class WorkloadTerm(Part):
     """A set of workloads, and the topology domain in which they count as near."""
 
-    selector: Annotated[LabelSelector, Meta(description="Labels of the workloads, in the same namespace.")]
+    selector: Annotated[LabelSelector, Meta(description="Labels of the workloads.")]
     topology_key: Annotated[
         str,
         Meta(
@@ -185,8 +186,18 @@ class WorkloadTerm(Part):
             )
         ),
     ]
+    namespace: Annotated[
+        str, Meta(description="Namespace of the workloads; the namespace of this workload if absent.")
+    ] = ""
+
+    def matches(self, namespace: str, labels: Mapping[str, str], owner_namespace: str) -> bool:
+        """Whether a workload of the namespace with the labels matches the term of a workload in
+        `owner_namespace`."""
+        return namespace == (self.namespace or owner_namespace) and self.selector.matches(labels)
 
     def problems(self, path: str) -> Iterator[Cause]:
+        if self.namespace and (wrong := dns_label_problem(self.namespace)):
+            yield Cause(f"{path}.namespace", wrong)
         yield from self.selector.problems(f"{path}.selector")
         if wrong := label_key_problem(self.topology_key):
             yield Cause(f"{path}.topologyKey", wrong)
@@ -251,6 +262,28 @@ class MachineImage(Part):
     ] = ""
 
 
+class PlannedNodes(Part):
+    """The nodes that placement counts for the replicas of a service. The scheduler prefers to keep to them, since
+    further nodes were bought for services that must not share a node with this service."""
+
+    count: Annotated[int, Meta(ge=1, description="Number of nodes that the replicas use.")]
+    shared_with: Annotated[
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Services, as namespace/name, whose replicas use the same nodes."),
+    ] = ()
+    per_node: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "Largest number of replicas on one node, so that the replicas that must share the node fit; "
+                "0: no limit."
+            ),
+        ),
+    ] = 0
+
+
 class Constraints(Part):
     """Everything besides free capacity that decides which nodes a workload may use."""
 
@@ -289,6 +322,18 @@ class Constraints(Part):
         ),
     ] = ()
     machine_image: Annotated[MachineImage, Meta(description="Accepted machine images.")] | None = None
+    planned_nodes: (
+        Annotated[
+            PlannedNodes,
+            Meta(
+                description=(
+                    "Nodes that placement counts for the replicas of the service in this cluster and class; "
+                    "stated by Lattice where affinity decides which services share a node."
+                )
+            ),
+        ]
+        | None
+    ) = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")

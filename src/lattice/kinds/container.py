@@ -267,6 +267,11 @@ class Container(Part):
         None
     )
 
+    @property
+    def runtime(self) -> str:
+        """The runtime that a node needs for the container."""
+        return "container" if self.image else "process"
+
     def problems(self, path: str) -> Iterator[Cause]:
         if not self.image and not self.command:
             yield Cause(path, "has neither image nor command; set at least one", "FieldValueRequired")

@@ -7,10 +7,21 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_MAP_BY_TYPE, Column, Condition, Kind, OpaqueJson, Part, Resource
+from lattice.kinds.meta.base import (
+    DEFAULT_NAMESPACE,
+    LIST_MAP_BY_TYPE,
+    SYSTEM_NAMESPACE,
+    Column,
+    Condition,
+    Kind,
+    OpaqueJson,
+    Part,
+    Resource,
+)
 from lattice.kinds.meta.validator import join_path
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -84,6 +95,8 @@ class Secret(Kind):
         yield from _key_problems("data", self.data)
         yield from _key_problems("stringData", self.string_data)
         yield from _base64_problems("data", self.data)
+        yield from _secret_type_problems(self)
+        yield from _size_problems("data", (*self.data.values(),), (*self.string_data.values(),))
 
 
 class ConfigMap(Kind):
@@ -109,6 +122,7 @@ class ConfigMap(Kind):
         yield from _key_problems("data", self.data)
         yield from _key_problems("binaryData", self.binary_data)
         yield from _base64_problems("binaryData", self.binary_data)
+        yield from _size_problems("data", (*self.binary_data.values(),), (*self.data.values(),))
         for key in self.data.keys() & self.binary_data.keys():
             yield Cause(join_path("binaryData", key), "must not be in data as well", "FieldValueDuplicate")
 
@@ -192,6 +206,9 @@ class Event(Kind):
     reporting_component: Annotated[str, Meta(description="Component that reports the event.")] = ""
     reporting_instance: Annotated[str, Meta(description="Instance of the component.")] = ""
 
+    def problems(self) -> Iterator[Cause]:
+        yield from event_namespace_problems("involvedObject", self.involved_object, self.metadata.namespace)
+
     @property
     def last_seen(self) -> str | None:
         repeated = self.series.last_observed_time if self.series else None
@@ -201,6 +218,17 @@ class Event(Kind):
             or self.event_time
             or self.first_timestamp
             or self.metadata.creation_timestamp
+        )
+
+
+def event_namespace_problems(path: str, reference: ObjectReference, namespace: str) -> Iterator[Cause]:
+    """An event is in the namespace of its object; an event about a cluster-scoped object is in `default` or in a
+    namespace of the system."""
+    expected = (namespace,) if reference.namespace else (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, "kube-system")
+    if namespace and (reference.namespace or namespace) not in expected:
+        yield Cause(
+            f"{path}.namespace",
+            f'Invalid value: "{reference.namespace}": does not match event.namespace "{namespace}"',
         )
 
 
@@ -247,8 +275,8 @@ class Lease(Kind):
 
 
 class Service(Kind):
-    """Services of Kubernetes. Lattice has none: the list is always empty, so that `get all` works. Use
-    LatticeService instead."""
+    """Services of Kubernetes. Lattice has none: the list is always empty, so that `kubectl cluster-info` works.
+    Use LatticeService instead."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Service",
@@ -256,12 +284,16 @@ class Service(Kind):
         group="",
         version="v1",
         short_names=("svc",),
-        categories=("all",),
+        # Not in `all`: `kubectl get all` lists LatticeServices, and needs no hint about Services.
+        categories=(),
         namespaced=True,
         columns=(
             Column("Type", ".spec.type"),
             Column("Cluster-IP", ".spec.clusterIP"),
             Column("Port(s)", ".spec.ports[*].port"),
+        ),
+        list_hint=(
+            "Lattice has no Services of Kubernetes: `kubectl get latticeservices` (short: lsvc) lists what runs"
         ),
         verbs=("get", "list", "watch"),
     )
@@ -277,6 +309,50 @@ def _key_problems(path: str, keys: Iterable[str]) -> Iterator[Cause]:
                 join_path(path, key),
                 f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"',
             )
+
+
+# The keys that a secret of a type must have; at least one key of every group.
+_KEYS_BY_SECRET_TYPE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "kubernetes.io/tls": (("tls.crt",), ("tls.key",)),
+    "kubernetes.io/dockercfg": ((".dockercfg",),),
+    "kubernetes.io/dockerconfigjson": ((".dockerconfigjson",),),
+    "kubernetes.io/basic-auth": (("username", "password"),),
+    "kubernetes.io/ssh-auth": (("ssh-privatekey",),),
+}
+_JSON_SECRET_KEYS = (".dockercfg", ".dockerconfigjson")
+MAX_DATA_BYTES = 1 << 20
+
+
+def _secret_type_problems(secret: Secret) -> Iterator[Cause]:
+    """A secret of a type that programs read has the keys of the type, as in Kubernetes."""
+    for choices in _KEYS_BY_SECRET_TYPE.get(secret.type, ()):
+        stated = [key for key in choices if key in secret.data or key in secret.string_data]
+        if not stated:
+            alternatives = f", or {' or '.join(choices[1:])}" if choices[1:] else ""
+            yield Cause(
+                join_path("data", choices[0]),
+                f"Required value: a secret of type {secret.type} has the key {choices[0]}{alternatives}",
+                "FieldValueRequired",
+            )
+        for key in stated:
+            if key in _JSON_SECRET_KEYS and not _is_json_object(secret, key):
+                # The message never repeats the value.
+                yield Cause(join_path("data", key), "Invalid value: must be a JSON object")
+
+
+def _is_json_object(secret: Secret, key: str) -> bool:
+    try:
+        text = secret.string_data.get(key, "").encode() or base64.b64decode(secret.data[key])
+        msgspec.json.decode(text, type=dict)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _size_problems(path: str, encoded: Iterable[str], plain: Iterable[str]) -> Iterator[Cause]:
+    size = sum(len(value) * 3 // 4 for value in encoded) + sum(len(value.encode()) for value in plain)
+    if size > MAX_DATA_BYTES:
+        yield Cause(path, f"Too long: may not be more than {MAX_DATA_BYTES} bytes", "FieldValueTooLong")
 
 
 def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:

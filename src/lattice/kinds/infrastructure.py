@@ -32,13 +32,16 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.node_class import OBSERVED_BY_OFFER, ObservedMachine
 from lattice.kinds.overflow import Overflow
+from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
 # Conditions of clouds, data centers and pools.
 BUDGET_CONDITION = "BudgetExceeded"
+ALERT_CONDITION = "BudgetAlert"
 PRESSURE_CONDITION = "CapacityPressure"
 CREDENTIALS_CONDITION = "CredentialsValid"
 DEGRADED_CONDITION = "Degraded"
@@ -130,7 +133,7 @@ class CloudDefaults(Part):
 
 
 class RegionQuotas(Part):
-    """Limits of one region; the lower of these limits and the defaults applies."""
+    """Limits of one region; a stated limit replaces the default."""
 
     max_clusters: (
         Annotated[int, Meta(ge=0, description="Maximum number of clusters in this region.")] | None
@@ -198,6 +201,13 @@ class CloudSpec(Part):
         dict[str, CloudRegion],
         Meta(description="Regions that services may use, by the provider's name of the region."),
     ] = {}
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
@@ -209,12 +219,12 @@ class CloudSpec(Part):
         return self.defaults.capabilities if own is None else own
 
     def max_clusters_of(self, region: str) -> int | None:
-        return _lower_limit(self.defaults.max_clusters_per_region, self.regions[region].quotas.max_clusters)
+        own = self.regions[region].quotas.max_clusters
+        return self.defaults.max_clusters_per_region if own is None else own
 
     def max_nodes_per_cluster_of(self, region: str) -> int | None:
-        return _lower_limit(
-            self.defaults.max_nodes_per_cluster, self.regions[region].quotas.max_nodes_per_cluster
-        )
+        own = self.regions[region].quotas.max_nodes_per_cluster
+        return self.defaults.max_nodes_per_cluster if own is None else own
 
 
 class CloudSpend(Part):
@@ -239,11 +249,28 @@ class CloudClusters(Part):
     by_region: Annotated[dict[str, int], Meta(description="Number by region.")] = {}
 
 
+class RegionBudget(Part):
+    """Use of the budget of one region."""
+
+    phase: Annotated[str, Meta(description="Ok, Alert (at the alert threshold) or Exceeded.")] = ""
+    utilization_percent: (
+        Annotated[
+            Amount,
+            Meta(description="Use as a share of the limit under the rule that binds, 0.82 for 82 percent."),
+        ]
+        | None
+    ) = None
+    message: Annotated[str, Meta(description="Rule that binds, amounts, and refused purchases.")] = ""
+
+
 class CloudStatus(Status):
     """Current spending and clusters."""
 
     current_spend: Annotated[CloudSpend, Meta(description="Spending in this calendar month.")] | None = None
     clusters: Annotated[CloudClusters, Meta(description="Number of clusters.")] | None = None
+    region_budgets: Annotated[
+        dict[str, RegionBudget], Meta(description="Use of the budgets of regions that have a limit.")
+    ] = {}
     next_cluster_sequence: Annotated[
         dict[str, int], Meta(description="Number of the next cluster, by region; never reused.")
     ] = {}
@@ -278,6 +305,8 @@ class CloudInfrastructure(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec, "spec")
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         if self.spec.budget:
@@ -434,6 +463,13 @@ class StaticSpec(Part):
     overflow: (
         Annotated[Overflow, Meta(description="The cloud that takes services when the site is full.")] | None
     ) = None
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
 
 
 class CountUse(Part):
@@ -476,6 +512,16 @@ class StaticStatus(Status):
     next_cluster_sequence: (
         Annotated[int, Meta(description="Number of the next cluster; never reused.")] | None
     ) = None
+    observed: Annotated[
+        tuple[ObservedMachine, ...],
+        OBSERVED_BY_OFFER,
+        Meta(
+            description=(
+                "What the real machines report, if `capacity` divided by `nodes` is more. A record holds until "
+                "the spec changes or a newer machine reports more."
+            )
+        ),
+    ] = ()
 
 
 class StaticInfrastructure(Kind):
@@ -516,6 +562,8 @@ class StaticInfrastructure(Kind):
             path = "spec.reservation.reserved.memory"
             wrong += quantity_problems(path, reservation.reserved.memory, parse_bytes)
         yield from wrong
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
         models = Counter(accelerator.type for accelerator in self.spec.capacity.accelerators)
@@ -550,9 +598,3 @@ def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) ->
         yield from label_problems(
             entry.label_selector, f"spec.reservation.reservedFor[{index}].labelSelector"
         )
-
-
-def _lower_limit(default: int | None, quota: int | None) -> int | None:
-    """The lower of two limits; None stands for no limit."""
-    limits = [limit for limit in (default, quota) if limit is not None]
-    return min(limits, default=None)

@@ -103,16 +103,51 @@ class LedgerSpec(Part):
 
 
 class Lot(Part):
-    """Machines of one class with the same price."""
+    """Machines of one class with the same price, the price of now: a price change re-prices the lot."""
 
     node_class: Annotated[str, Meta(min_length=1, description="LatticeNodeClass of the machines.")]
     count: Annotated[int, Meta(ge=1, description="Number of machines.")]
     micros: Annotated[int, Meta(ge=0, description="Micro-dollars per hour for one machine.")]
+    price_unknown: Annotated[
+        bool,
+        Meta(
+            description=(
+                "true: the price of the class is unknown now; micros is the last known price, or 0 if no price "
+                "was ever known."
+            )
+        ),
+    ] = False
 
     @property
     def rate(self) -> int:
         """Micro-dollars per hour for all machines of the lot."""
         return self.count * self.micros
+
+
+class Refusal(Part):
+    """A purchase that a hard limit refuses now. Lattice removes the refusal once the purchase succeeds or no
+    service wants it any more."""
+
+    service: Annotated[
+        str, Meta(min_length=1, description="namespace/name of the service that needs the machines.")
+    ]
+    rule: Annotated[
+        Literal["RunRate", "CalendarMonth"],
+        Meta(
+            description=(
+                "Rule that refuses: RunRate is 30 days at the hourly rate; CalendarMonth is the spending "
+                "projected to the end of the month."
+            )
+        ),
+    ]
+    need_micros: Annotated[int, Meta(ge=0, description="Micro-dollars per hour of the smallest purchase.")]
+    have_micros: Annotated[
+        int, Meta(ge=0, description="Micro-dollars per hour that the limit still allowed.")
+    ] = 0
+    limit_needed_micros: Annotated[
+        int, Meta(ge=0, description="Smallest limit, in micro-dollars per month, that allows the purchase.")
+    ] = 0
+    at: Annotated[str, Meta(description="Time of the first refusal.")] = ""
 
 
 class LedgerStatus(Status):
@@ -153,6 +188,10 @@ class LedgerStatus(Status):
     machines: Annotated[
         dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")
     ] = {}
+    refused: Annotated[
+        tuple[Refusal, ...],
+        Meta(description="Purchases that the hard limit refuses now, by service."),
+    ] = ()
 
 
 class LatticeLedger(Kind):

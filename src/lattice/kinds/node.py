@@ -8,21 +8,29 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.constraints import Taint
+from lattice.kinds.container import amount_problems
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.quantity import Quantity
 
 # Reason of the Ready condition of a node whose agent has not joined yet.
 NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
+# Annotation of a node: the generation of the LatticeNodeClass that the machine was made from.
+CLASS_GENERATION_ANNOTATION = "lattice.dev/node-class-generation"
 
 # Label of a node, and key in the node selector of a replica; the value is the name of the LatticeNodeClass.
 NODE_CLASS_LABEL = "lattice.dev/node-class"
 # Finalizer of a node that a joining agent created. A deleted node that is ready is removed only after its
 # last workload is gone; a deleted node that is not ready is removed immediately.
 NODE_FINALIZER = "lattice.dev/node"
+# Annotation of a joined machine: the cluster that its join token names.
+PINNED_CLUSTER_ANNOTATION = "lattice.dev/joined-cluster"
 # Condition of a draining node: True when all its workloads are gone.
 DRAINED_CONDITION = "Drained"
 # Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
 QUARANTINED = "Quarantined"
+# Conditions of a node with little memory or disk available; the scheduler binds no BestEffort workload to it.
+MEMORY_PRESSURE_CONDITION, DISK_PRESSURE_CONDITION = "MemoryPressure", "DiskPressure"
 # The only label keys that an agent may set on its own node.
 AGENT_LABEL_PREFIX = "agent.lattice.dev/"
 
@@ -54,6 +62,15 @@ class NodeSpec(Part):
     ] = ()
     machine_image: Annotated[str, Meta(description="Image that the machine was started from.")] = ""
     licences: Annotated[tuple[str, ...], LIST_SET, Meta(description="Licences of the node.")] = ()
+    extended: Annotated[
+        dict[str, Quantity],
+        Meta(
+            description=(
+                "Other resources of the machine that its join token grants, by name; an amount that the agent "
+                "reports under the same name does not count."
+            )
+        ),
+    ] = {}
 
 
 class NodeGpu(Part):
@@ -121,6 +138,15 @@ class NodeStatus(Status):
     runtimes: Annotated[
         tuple[str, ...], LIST_SET, Meta(description="Available runtimes: process, container.")
     ] = ()
+    licences: Annotated[
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Licences that the agent reports; they count only where the spec states none."),
+    ] = ()
+    machine_image: Annotated[
+        str,
+        Meta(description="Machine image that the agent reports; it counts only where the spec states none."),
+    ] = ""
     port_range: Annotated[PortRange, Meta(description="Ports that workloads may use.")] | None = None
     usage: Annotated[NodeUsage, Meta(description="Measured resource usage.")] | None = None
     heartbeat: (
@@ -176,9 +202,26 @@ class LatticeNode(Kind):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+    @property
+    def effective_licences(self) -> tuple[str, ...]:
+        """The licences of the spec, which an administrator, a join token or a class states; without any, the
+        licences that the agent reports."""
+        return self.spec.licences or self.status.licences
+
+    @property
+    def effective_machine_image(self) -> str:
+        """The machine image of the spec, else the image that the agent reports."""
+        return self.spec.machine_image or self.status.machine_image
+
+    @property
+    def is_joined_machine(self) -> bool:
+        """Whether the owner of the machine joined it: no provider made it, and Lattice never removes it."""
+        return NODE_FINALIZER in self.metadata.finalizers
+
     def problems(self) -> Iterator[Cause]:
         for index, taint in enumerate(self.spec.taints):
             yield from taint.problems(f"spec.taints[{index}]")
+        yield from amount_problems(self.spec.extended, "spec.extended")
         ports = self.status.port_range
         if ports and ports.first > ports.last:
             yield Cause("status.portRange.first", f"must be at most last ({ports.last}), got {ports.first}")

@@ -63,12 +63,24 @@ class SortPreference(Part):
     """A property to rank pools by."""
 
     sort_by: Annotated[
-        Literal["cost", "availableCapacity"],
-        Meta(description="Rank by price per hour, or by the free share of the pool's capacity."),
+        Literal["cost", "availableCapacity", "proximity"],
+        Meta(
+            description=(
+                "Rank by price per hour, by the free share of the pool's capacity, or by nearness to the "
+                "services that the service calls or that call it, as far as no latency limit ties them. "
+                "If no policy states proximity, its weight is 20; if none states cost or availableCapacity, "
+                "the price decides between equally near pools."
+            )
+        ),
     ]
     order: Annotated[
         Literal["ascending", "descending"],
-        Meta(description="Whether low or high values rank first; ascending by default."),
+        Meta(
+            description=(
+                "Whether low or high values rank first; ascending by default. With proximity the nearest "
+                "pool always ranks first."
+            )
+        ),
     ] = "ascending"
 
 
@@ -207,6 +219,13 @@ class LatticePlacementPolicy(Kind):
         yield from bad_numbers
         if self.spec.selector:
             yield from self.spec.selector.problems("spec.selector")
+        for index, weighted in enumerate(self.spec.preferences):
+            if weighted.preference.sort_by == "proximity" and weighted.preference.order == "descending":
+                yield Cause(
+                    f"spec.preferences[{index}].preference.order",
+                    'must be ascending for proximity, the nearest first, got "descending"; '
+                    "weight 0 makes nearness irrelevant",
+                )
         # The checks of a cluster policy compare numbers, so they run only if all numbers are valid.
         if self.spec.cluster_policy and not bad_numbers:
             yield from self.spec.cluster_policy.problems("spec.clusterPolicy")

@@ -19,6 +19,7 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths. Do not import
 # DEFAULT_ALERT_MILLIONTHS of infrastructure.py instead. It is the default of LedgerSpec.alert_millionths, and
@@ -68,12 +69,25 @@ class PoolCapacity(Part):
     """Limits of the pool; an absent field sets no limit."""
 
     max_nodes: (
-        Annotated[int, Meta(ge=0, description="Maximum number of machines; 0 closes the pool.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description=(
+                    "Maximum number of machines that Lattice makes; 0: none. Joined machines do not count."
+                ),
+            ),
+        ]
+        | None
     ) = None
-    max_cores: Annotated[Amount, Meta(description="Maximum number of cores of all machines.")] | None = None
-    max_memory_gi: Annotated[Amount, Meta(description="Maximum memory of all machines, in GiB.")] | None = (
-        None
-    )
+    max_cores: (
+        Annotated[Amount, Meta(description="Maximum number of cores of all machines that Lattice makes.")]
+        | None
+    ) = None
+    max_memory_gi: (
+        Annotated[Amount, Meta(description="Maximum memory of all machines that Lattice makes, in GiB.")]
+        | None
+    ) = None
 
     @property
     def max_millicores(self) -> int | None:
@@ -149,6 +163,14 @@ class PoolSpec(Part):
         ),
     ] = {}
 
+    notify: (
+        Annotated[
+            Notify,
+            Meta(description="Notifications about the budget and the capacity; absent means events only."),
+        ]
+        | None
+    ) = None
+
     def label_values(self, key: str) -> tuple[str, ...]:
         value = self.labels.get(key, ())
         return (value,) if isinstance(value, str) else tuple(value)
@@ -199,7 +221,15 @@ class PoolSpending(Part):
         | None
     ) = None
     utilization_percent: (
-        Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")]
+        Annotated[
+            Amount,
+            Meta(
+                description=(
+                    "Use as a share of the budget under the rule that binds, 0.82 for 82 percent: 30 days at the "
+                    "current rate, or the projected cost of the month, whichever is larger."
+                )
+            ),
+        ]
         | None
     ) = None
 
@@ -258,6 +288,8 @@ class LatticePool(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
+        if self.spec.notify:
+            yield from self.spec.notify.problems("spec.notify")
         # Only the name needs a check: the credentials of all pools are in one namespace (decision 0022).
         if login := self.spec.provider.credentials:
             yield from secret_name_problems("spec.provider.credentials.secretRef", login.secret_ref)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraints import Spread, Toleration
+from lattice.kinds.constraints import PlannedNodes, Spread, Toleration
 from lattice.kinds.container import (
     Container,
     Disconnect,
@@ -29,22 +29,63 @@ from lattice.kinds.meta.base import (
     Resource,
     Status,
 )
-from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
+from lattice.kinds.meta.quantity import (
+    Amount,
+    Cores,
+    Quantity,
+    cores_problems,
+    gib_to_bytes,
+    number_problems,
+    parse_cores,
+)
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.service_affinity import ServiceAffinity
+from lattice.kinds.workload import WorkloadGroup
 
+# Replicas of a service that states no number.
+DEFAULT_REPLICAS = 1
 # Condition: whether all replicas are placed.
 PLACED_CONDITION = "Placed"
 # Condition: whether placement would decide otherwise today.
 STALE_CONDITION = "PlacementStale"
 # Condition: whether a rollout replaces replicas.
 PROGRESSING_CONDITION = "Progressing"
+# The reason of Progressing after a rollout has replaced all replicas.
+ROLLOUT_COMPLETE = "Complete"
+# The reason of Progressing while the surge replica of a rollout waits for a node.
+NO_SURGE_CAPACITY = "NoRoomForSurge"
+# The reason of Progressing while a scale-down waits for replicas that are not ready.
+SCALE_DOWN_WAITS = "ScaleDownWaits"
+# Condition: whether at least `replicas.min` replicas are ready.
+AVAILABLE_CONDITION = "Available"
+# Condition: whether replicas fail again and again.
+CRASHING_CONDITION = "Crashing"
+
+ServicePhase = Literal[
+    # On the way to the first ready replica: not decided, not placed, without a node, not ready yet.
+    "Pending",
+    "Placing",
+    "Provisioning",
+    "Starting",
+    # All wanted replicas are ready.
+    "Running",
+    # All wanted replicas are ready, and some have an earlier revision.
+    "Updating",
+    # Fewer replicas are ready than wanted.
+    "Degraded",
+    # No replica is ready, although the service was available or a replica has started before.
+    "Down",
+    # No replica is ready, and all are reported as failed.
+    "Failed",
+    "Deleting",
+]
 
 
 class PlacementResources(Part):
     """Resources that one replica needs, if its containers state none."""
 
-    cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
+    cores: Annotated[Cores, Meta(description='Cores: 2, 0.5 or "500m".')] = 0
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[
@@ -216,6 +257,15 @@ class ServiceSpec(Part):
         ),
     ] = {}
     replicas: Annotated[Replicas, Meta(description="Number of replicas.")] = Replicas()
+    restart_policy: Annotated[
+        str,
+        Meta(
+            description=(
+                "Always, which is the default and the only value: the replicas of a service run until the "
+                "service is deleted. For a program that ends, use a LatticeWorkload."
+            )
+        ),
+    ] = "Always"
     priority: Annotated[
         int,
         Meta(
@@ -234,11 +284,26 @@ class ServiceSpec(Part):
         ),
     ] = Disconnect()
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly the replicas are distributed.")] = ()
+    affinity: (
+        Annotated[ServiceAffinity, Meta(description="Services whose replicas run near, or apart.")] | None
+    ) = None
+    group: (
+        Annotated[
+            WorkloadGroup,
+            Meta(
+                description=(
+                    "Gang of the service: fewer than `minMember` replicas of all services of the group are "
+                    "never placed or bound."
+                )
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def min_replicas(self) -> int:
         """Number of replicas, unless regions require more."""
-        return 1 if self.replicas.min is None else self.replicas.min
+        return DEFAULT_REPLICAS if self.replicas.min is None else self.replicas.min
 
     def desired_replicas(self, min_regions: int = 0) -> int:
         """Number of replicas: at least `min`, one for each required region, and one for each of `min_regions`
@@ -278,16 +343,43 @@ class ServicePlacement(Part):
     cluster: Annotated[str, Meta(description="LatticeCluster of the replicas.")] = ""
     replicas: Annotated[int, Meta(description="Number of replicas.")] | None = None
     node: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
+    machines: (
+        Annotated[
+            PlannedNodes,
+            Meta(
+                description=(
+                    "Machines that the replicas use; stated where affinity decides which services share a "
+                    "machine."
+                )
+            ),
+        ]
+        | None
+    ) = None
     cost: (
         Annotated[HourlyCost, Meta(description="Share of the machines' cost for these replicas.")] | None
     ) = None
 
 
 class Health(Part):
-    """Number of running and ready replicas."""
+    """Number of running and ready replicas, and of failures."""
 
     available: Annotated[int, Meta(description="Replicas that run.")] | None = None
     ready: Annotated[int, Meta(description="Replicas that run and pass their readiness probe.")] | None = None
+    failures: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Failures of the replicas that are not forgotten yet. A replica's failures are forgotten "
+                    "when it has been ready for 10 minutes."
+                )
+            ),
+        ]
+        | None
+    ) = None
+    restarts: Annotated[int, Meta(description="Restarts of the present replicas after failures.")] | None = (
+        None
+    )
 
 
 class Alternative(Part):
@@ -308,7 +400,7 @@ class SchedulerDecision(Part):
                 "Placed, or why the service is not placed. Never: no pool could run it, even if empty. "
                 "NotNow: there is no free capacity, or a dependency is not placed. OverBudget: a budget has "
                 "too little left. NoPrice: a budget applies, and the price of the machines is unknown. "
-                "NotHere: no pool is in a required region."
+                "NotHere: no pool is in a required region, or the real machines lack what the replicas need."
             )
         ),
     ] = ""
@@ -321,10 +413,67 @@ class SchedulerDecision(Part):
     digest: Annotated[str, Meta(description="Hash of the input of the decision.")] = ""
 
 
+class Remediation(Part):
+    """Machines that Lattice bought because no node accepted a replica of the service, in one offer and of one
+    class. The record limits further purchases."""
+
+    offer: Annotated[str, Meta(description="Pool, {infrastructure}/{region}, or data center.")]
+    node_class: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
+    cluster: Annotated[str, Meta(description="LatticeCluster that got the last machine.")] = ""
+    attempts: Annotated[
+        int, Meta(ge=0, description="Purchases since the replicas were last scheduled for a while.")
+    ] = 0
+    next_at: (
+        Annotated[str, Meta(description="Time before which no further machine is bought for the service.")]
+        | None
+    ) = None
+    refused: Annotated[
+        bool,
+        Meta(
+            description=(
+                "true: an empty, ready machine did not accept a replica; no more such machines are bought "
+                "until the spec of the service or of the class changes."
+            )
+        ),
+    ] = False
+    surge_machines: Annotated[
+        int, Meta(ge=0, description="Machines bought for the surge replica of an update or a drain.")
+    ] = 0
+    reason: Annotated[
+        str, Meta(description="Why no machine is bought at present, or why the machine was refused.")
+    ] = ""
+    need: Annotated[str, Meta(description="What the replica needs.")] = ""
+    have: Annotated[str, Meta(description="What the machine or the budget has.")] = ""
+    generation: Annotated[int, Meta(description="Generation of the service.")] = 0
+    class_generation: Annotated[int, Meta(description="Generation of the class.")] = 0
+
+
 class ServiceStatus(Status):
     """Placement, cost and health of the service, and the reason of the placement."""
 
+    wanted_replicas: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Replicas that should be ready: `replicas.min`, 1 by default, or more if required regions or "
+                    "policies demand more."
+                )
+            ),
+        ]
+        | None
+    ) = None
     replicas: Annotated[int, Meta(description="Replicas that exist.")] | None = None
+    updated_replicas: Annotated[int, Meta(description="Replicas of the current revision.")] | None = None
+    has_been_available: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether the service was available before: from then on, missing replicas make it Degraded or "
+                "Down instead of Starting."
+            )
+        ),
+    ] = False
     placements: Annotated[
         tuple[ServicePlacement, ...], Meta(description="Pools, clusters and node classes of the replicas.")
     ] = ()
@@ -338,6 +487,10 @@ class ServiceStatus(Status):
         ]
         | None
     ) = None
+    remediation: Annotated[
+        tuple[Remediation, ...],
+        Meta(description="Purchases for replicas that no node accepts, by offer and class."),
+    ] = ()
 
 
 class LatticeService(Kind):
@@ -351,19 +504,28 @@ class LatticeService(Kind):
         categories=("lattice", "all"),
         namespaced=True,
         scale_path="spec.replicas.min",
+        scale_default=DEFAULT_REPLICAS,
         columns=(
             Column(
                 "Wanted",
-                ".spec.replicas.min",
+                ".status.wantedReplicas",
                 "integer",
                 description="Desired number of replicas; 1 by default.",
+                default=DEFAULT_REPLICAS,
             ),
             Column("Ready", ".status.health.ready", "integer"),
-            Column("Replicas", ".status.replicas", "integer"),
+            Column(
+                "Updated",
+                ".status.updatedReplicas",
+                "integer",
+                description="Replicas of the current revision.",
+            ),
             Column("Pools", ".status.placements[*].pool"),
             Column("Cost/h", ".status.totalCost.hourly", "number", description="Dollars per hour."),
             Column("Phase", ".status.phase"),
             Column("Verdict", ".status.schedulerDecision.verdict"),
+            Column("Replicas", ".status.replicas", "integer", 1, "Replicas that exist."),
+            Column("Restarts", ".status.health.restarts", "integer", 1, "Restarts after failures."),
             Column("Clusters", ".status.placements[*].cluster", priority=1),
             Column("Cost/30d", ".status.totalCost.projected30Day", "number", 1, "Dollars in 30 days."),
             Column("Why", ".status.schedulerDecision.reason", priority=1),
@@ -376,6 +538,7 @@ class LatticeService(Kind):
     def problems(self) -> Iterator[Cause]:
         spec = self.spec
         bad_numbers = list(number_problems(spec, "spec"))
+        bad_numbers += cores_problems("spec.placement.resources.cores", spec.placement.resources.cores)
         yield from bad_numbers
         wrong_alone = list(container_problems(spec.containers, "spec.containers"))
         # The placement requirements compare numbers: check the requirements only if all numbers are valid.
@@ -385,6 +548,12 @@ class LatticeService(Kind):
         # Totals need amounts that can be parsed.
         if not bad_numbers and not wrong_alone:
             yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
+        if spec.restart_policy != "Always":
+            yield Cause(
+                "spec.restartPolicy",
+                f'must be Always, got "{spec.restart_policy}": the replicas of a service run until it is deleted; '
+                "use a LatticeWorkload for a program that ends",
+            )
         max_replicas, regions = spec.replicas.max, spec.placement.required_regions
         if max_replicas is not None and spec.min_replicas > max_replicas:
             yield Cause(
@@ -399,6 +568,10 @@ class LatticeService(Kind):
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
+        if spec.affinity:
+            yield from spec.affinity.problems("spec.affinity")
+        if spec.group and (wrong := dns_label_problem(spec.group.name)):
+            yield Cause("spec.group.name", wrong)
         for name in spec.resources:
             # The name "*" stands for all services.
             if name != "*" and (wrong := dns_label_problem(name)):

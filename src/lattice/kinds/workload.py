@@ -31,7 +31,8 @@ EVICTED = "Leaving"
 SERVICE_LABEL = "lattice.dev/service"
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
-ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
+ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown", "Succeeded"]
+RestartPolicy = Literal["Always", "OnFailure", "Never"]
 Count = Annotated[int, Meta(ge=0)]
 # Finalizer of a workload: the object stays until the node has released the workload.
 WORKLOAD_FINALIZER = "lattice.dev/workload"
@@ -39,6 +40,8 @@ WORKLOAD_FINALIZER = "lattice.dev/workload"
 SCHEDULED_CONDITION = "Scheduled"
 # Reason of the condition Scheduled of an unschedulable workload.
 NO_NODE_FITS = "NoNodeFits"
+# Condition of a workload that is reported as failed: it used up its attempts, or no restart can help.
+FAILED_CONDITION = "Failed"
 # Time at which a user or an automation rule requested a restart of the failed workload.
 RETRY_REQUESTED_ANNOTATION = "lattice.dev/retry-requested"
 
@@ -66,6 +69,16 @@ class WorkloadSpec(Part):
         ),
     ] = 0
     desired_state: Annotated[DesiredState, Meta(description="Desired state; Running by default.")] = "Running"
+    restart_policy: Annotated[
+        RestartPolicy,
+        Meta(
+            description=(
+                "When Lattice runs the containers again after they have ended. Always (the default): always. "
+                "OnFailure: unless the exit code is 0; the state is then Succeeded. Never: a program that has "
+                "started is not started again; exit code 0 is Succeeded, everything else is Failed."
+            )
+        ),
+    ] = "Always"
     revision: Annotated[
         str,
         Meta(
@@ -216,7 +229,14 @@ class Retry(Part):
     attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
     max: (
         Annotated[
-            int, Meta(ge=0, description="Number of failures after which the workload is not restarted.")
+            int,
+            Meta(
+                ge=0,
+                description=(
+                    "Number of failures after which the workload is reported as failed. Without a service, the "
+                    "workload is then not restarted."
+                ),
+            ),
         ]
         | None
     ) = None
@@ -231,6 +251,10 @@ class Retry(Part):
                 "would not help."
             )
         ),
+    ] = False
+    succeeded: Annotated[
+        bool,
+        Meta(description="true: the run ended with exit code 0 and, by the restart policy, is not repeated."),
     ] = False
     revision: Annotated[
         str, Meta(description="Revision whose failures are counted; a new revision starts from 0.")
@@ -250,8 +274,8 @@ class Retry(Part):
     ) = None
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether the workload counts as failed permanently. `max` is the limit that was stored with the last
+    def has_failed(self) -> bool:
+        """Whether the workload is reported as failed. `max` is the limit that was stored with the last
         failure; a later change of the setting counts only in `lifecycle.retry.is_exhausted`, which decides
         whether the workload is restarted."""
         return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
@@ -283,6 +307,15 @@ class WorkloadStatus(Status):
             )
         ),
     ] = False
+    qos_class: Annotated[
+        str,
+        Meta(
+            description=(
+                "Quality-of-service class, from requests and limits: Guaranteed, Burstable or BestEffort. It "
+                "decides which workload a node under pressure ends first. Set when the workload is bound."
+            )
+        ),
+    ] = ""
     allocated_ports: Annotated[
         dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")
     ] = {}
@@ -299,6 +332,24 @@ class WorkloadStatus(Status):
         str,
         Meta(description="Details of the last failure from the node, such as the exit code or the signal."),
     ] = ""
+    last_exit_code: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Exit code of the last run that ended; 128 plus the number of the signal that ended it. "
+                    "Absent if no run ended, or if the code is unknown."
+                )
+            ),
+        ]
+        | None
+    ) = None
+    restarts: (
+        Annotated[
+            int, Meta(ge=0, description="Number of restarts after failures; a replacement starts from 0.")
+        ]
+        | None
+    ) = None
     state_since: Annotated[str, Meta(description="Time at which the current state began.")] | None = None
     last_action: Annotated[str, Meta(description="Last action of Lattice on the workload.")] = ""
     last_action_at: Annotated[str, Meta(description="Time of the last action.")] | None = None
@@ -333,12 +384,15 @@ class LatticeWorkload(Kind):
             Column("State", ".status.actualState"),
             Column("Ready", ".status.ready", "boolean"),
             Column("Node", ".status.binding.node"),
-            Column("Attempts", ".status.retry.attempts", "integer"),
+            Column("Restarts", ".status.restarts", "integer"),
             Column("Reason", ".status.failureReason"),
             Column("How", ".status.failureMessage", priority=1),
+            Column("Attempts", ".status.retry.attempts", "integer", 1),
+            Column("Exit", ".status.lastExitCode", "integer", 1),
             Column("Desired", ".spec.desiredState", priority=1),
             Column("Cluster", ".spec.cluster", priority=1),
             Column("Revision", ".spec.revision", priority=1),
+            Column("QoS", ".status.qosClass", priority=1),
         ),
     )
 

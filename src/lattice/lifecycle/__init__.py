@@ -2,8 +2,9 @@
 or the machines of a cluster.
 
 Imported by: app controllers controllers.automation controllers.nodes controllers.scheduler
-controllers.services placement.greedy placement.model placement.plan placement.status scheduling.cycle
-server.agents server.resources sim.planted_bugs sim.world.
+controllers.services diagnosis placement.affinity placement.greedy placement.model placement.plan
+placement.status scheduling.cycle server.agents server.resources server.ui_backend sim.invariants
+sim.planted_bugs sim.world.
 May import: errors kinds kinds.meta.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """

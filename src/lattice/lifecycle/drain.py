@@ -27,6 +27,7 @@ from lattice.lifecycle.eviction import (
     EvictionState,
     is_available,
 )
+from lattice.lifecycle.node_health import is_under_pressure
 
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
@@ -100,6 +101,7 @@ def needs_eviction_check(node: LatticeNode) -> bool:
         or bool(no_execute_taints(node))
         or bool(node.status.taints_since)
         or has_drained_condition
+        or is_under_pressure(node.status)
     )
 
 
@@ -126,10 +128,11 @@ def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> di
 
 def node_workload(workload: LatticeWorkload, eviction: Eviction = NOT_EVICTING) -> NodeWorkload:
     """Return the workload as the drain planner sees it."""
-    # Two kinds of evictions are not final, and every reconcile decides them again: an eviction by a taint,
-    # because the taint may be removed, and the eviction of a replica that is not available, because the
+    # Some evictions are not final, and every reconcile decides them again: by a taint or by pressure, because
+    # the taint may be removed and the pressure may end, and the eviction of a replica that is not available, because the
     # replica may recover.
-    is_final = eviction.cause is not EvictionCause.NO_EXECUTE_TAINT and not eviction.is_withdrawn_if_available
+    is_revocable = eviction.cause in (EvictionCause.NO_EXECUTE_TAINT, EvictionCause.NODE_PRESSURE)
+    is_final = not is_revocable and not eviction.is_withdrawn_if_available
     return NodeWorkload(
         path_of(workload),
         service_path(workload),

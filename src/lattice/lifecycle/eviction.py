@@ -18,6 +18,7 @@ NotEvicting.
 |---|---|---|
 | NodeLost | node health, from heartbeats | none: every leader measures the silence itself |
 | Drain, NoExecuteTaint | the eviction controller, within the disruption budget | the taints of the node |
+| NodePressure | the eviction controller, from the usage in heartbeats; outside of disruption budgets | none: a new leader decides again |
 | Preemption | the scheduler, within the disruption budget | the condition `Leaving` of the victim |
 
 `derive_eviction` is the only function that derives the state, from the stored workload and the decisions of
@@ -40,6 +41,7 @@ class EvictionCause(StrEnum):
     NODE_LOST = "NodeLost"
     DRAIN = "Drain"
     NO_EXECUTE_TAINT = "NoExecuteTaint"
+    NODE_PRESSURE = "NodePressure"
     PREEMPTION = "Preemption"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.retry import has_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,8 @@ def fails_over(workload: LatticeWorkload) -> bool:
     A workload that should not run, is deleted or has exhausted its retries instead waits for its agent,
     without a time limit.
     """
-    retry, spec = workload.status.retry, workload.spec
-    has_failed = retry is not None and retry.revision == spec.effective_revision and retry.is_exhausted
-    return spec.desired_state == "Running" and not workload.metadata.deletion_timestamp and not has_failed
+    is_deleted = bool(workload.metadata.deletion_timestamp)
+    return workload.spec.desired_state == "Running" and not is_deleted and not has_ended(workload)
 
 
 def _creatable_count(node_class: str, state: ClusterMachines) -> int:

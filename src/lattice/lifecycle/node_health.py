@@ -1,24 +1,37 @@
-"""Decide the health of nodes from their heartbeats, and from which silent nodes workloads may fail over.
+"""Decide the health of nodes from their heartbeats: which silent nodes lose their workloads, and which workload
+a node short of memory or disk evicts.
 
 The leader measures silence by its monotonic clock, from the last heartbeat or from its election, whichever
 came later.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
-from lattice.kinds.node import NOT_JOINED, NodeUsage
+from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect, format_amount
+from lattice.kinds.meta.base import Condition, path_of
+from lattice.kinds.meta.conditions import find_condition
+from lattice.kinds.meta.timestamps import parse_time
+from lattice.kinds.node import (
+    DISK_PRESSURE_CONDITION,
+    MEMORY_PRESSURE_CONDITION,
+    NOT_JOINED,
+    NodeStatus,
+    NodeUsage,
+)
+from lattice.kinds.qos import eviction_order, qos_of
 from lattice.kinds.workload import LatticeWorkload
 
 # Tolerance for the rounding of floats: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be
 # slightly less than the exact product.
 SHARE_TOLERANCE = 1e-9
-
-
+# How an event and the message of an eviction begin.
+PRESSURE_REASON = "NodePressure"
+PRESSURE_CONDITIONS = (MEMORY_PRESSURE_CONDITION, DISK_PRESSURE_CONDITION)
 # Share of the node's capacity. A smaller change of usage is ordinary fluctuation and is not written, so that
 # an idle system writes no status.
 USAGE_CHANGE_SHARE = 0.2
@@ -325,3 +338,129 @@ def is_usage_change_significant(
         if abs((new or 0) - (old or 0)) > USAGE_CHANGE_SHARE * (size or max(old or 0, new or 0)):
             return True
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class PressureThresholds:
+    """The shares of a node's memory and disk below which the available amount is pressure, and the time for
+    which the condition stays after its end, so that it does not flap."""
+
+    memory_share: float = 0.05
+    disk_share: float = 0.02
+    clear_after: timedelta = timedelta(seconds=60)
+
+
+DEFAULT_THRESHOLDS = PressureThresholds()
+
+
+class _Resource(NamedTuple):
+    condition: str
+    # In the capacity of a node, and in requests.
+    name: str
+    requests: tuple[str, ...]
+    share: float
+
+
+def _resources(thresholds: PressureThresholds) -> tuple[_Resource, _Resource]:
+    return (
+        _Resource(MEMORY_PRESSURE_CONDITION, "memory", ("memory",), thresholds.memory_share),
+        _Resource(
+            DISK_PRESSURE_CONDITION, "storage", ("storage", "ephemeral-storage"), thresholds.disk_share
+        ),
+    )
+
+
+def _is_short(resource: _Resource, status: NodeStatus, usage: NodeUsage) -> bool:
+    """Whether less than the threshold of the resource is available now."""
+    capacity = status.capacity.get(resource.name, 0)
+    used = (usage.memory if resource.name == "memory" else usage.disk) or 0
+    return bool(capacity) and capacity - used < resource.share * capacity
+
+
+def pressure_conditions(
+    status: NodeStatus, usage: NodeUsage, now: datetime, thresholds: PressureThresholds = DEFAULT_THRESHOLDS
+) -> Iterator[Condition]:
+    """Yield the conditions MemoryPressure and DiskPressure that hold, and those that end; a node that never
+    was under pressure has neither."""
+    for resource in _resources(thresholds):
+        condition, name = resource.condition, resource.name
+        previous = find_condition(status.conditions, condition)
+        was_true = previous is not None and previous.status == "True"
+        if _is_short(resource, status, usage):
+            total = format_amount(name, status.capacity[name])
+            message = f"Less than {resource.share:.0%} of {total} {name} is available"
+            yield Condition(type=condition, status="True", reason="ThresholdExceeded", message=message)
+        elif was_true and previous is not None:
+            since = parse_time(previous.last_transition_time or "")
+            # A timestamp ahead of this clock does not hold the condition.
+            if since is not None and timedelta(0) <= now - since < thresholds.clear_after:
+                yield previous
+            else:
+                message = f"Enough {name} is available"
+                yield Condition(type=condition, status="False", reason="Sufficient", message=message)
+        elif previous is not None:
+            yield previous
+
+
+def has_pressure_change(
+    status: NodeStatus, usage: NodeUsage, now: datetime, thresholds: PressureThresholds = DEFAULT_THRESHOLDS
+) -> bool:
+    """Whether the pressure conditions of the node differ from the usage that the node reports."""
+    for condition in pressure_conditions(status, usage, now, thresholds):
+        previous = find_condition(status.conditions, condition.type)
+        if previous is None or previous.status != condition.status:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class PressureVictim:
+    """The workload that leaves a node under pressure next, by path, with the reason."""
+
+    path: str
+    reason: str
+
+
+def next_victim(
+    node: tuple[NodeStatus, NodeUsage],
+    workloads: Iterable[LatticeWorkload],
+    usage: Mapping[str, tuple[int, int]],
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS,
+) -> PressureVictim | None:
+    """Return the workload to evict from a node under pressure: the first in eviction order that uses more than
+    it requests. A workload within its request is never evicted.
+
+    `node` is the stored status of the node, and the usage that it reports now: the condition outlasts the
+    shortage. `usage` holds the bytes of memory and disk of each workload, by path.
+    """
+    status, node_usage = node
+    residents = [workload for workload in workloads if path_of(workload) in usage]
+    for resource in _resources(thresholds):
+        pressure, name = find_condition(status.conditions, resource.condition), resource.name
+        if pressure is None or pressure.status != "True" or not _is_short(resource, status, node_usage):
+            continue
+        excess: dict[str, int] = {}
+        requested: dict[str, int] = {}
+        for workload in residents:
+            path, amounts = path_of(workload), workload.spec.request_amounts
+            requested[path] = sum(amounts.get(requested_name, 0) for requested_name in resource.requests)
+            excess[path] = usage[path][0 if name == "memory" else 1] - requested[path]
+        over = [workload for workload in residents if excess[path_of(workload)] > 0]
+        order = eviction_order(
+            [(path_of(workload), qos_of(workload.spec), workload.spec.priority) for workload in over], excess
+        )
+        if order:
+            path = order[0]
+            used, need = excess[path] + requested[path], requested[path]
+            text = (
+                f"{PRESSURE_REASON}: {pressure.message}; the workload uses {format_amount(name, used)} "
+                f"{name} and requests {format_amount(name, need) if need else 'none'}"
+            )
+            return PressureVictim(path, text)
+    return None
+
+
+def is_under_pressure(status: NodeStatus) -> bool:
+    """Whether the node is short of memory or disk."""
+    conditions = (find_condition(status.conditions, name) for name in PRESSURE_CONDITIONS)
+    return any(condition is not None and condition.status == "True" for condition in conditions)

@@ -6,13 +6,36 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
-from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false, is_true
 from lattice.kinds.meta.timestamps import parse_timestamp
-from lattice.kinds.node import NODE_CLASS_LABEL, NOT_JOINED, LatticeNode
+from lattice.kinds.node import NODE_CLASS_LABEL, NOT_JOINED, QUARANTINED, LatticeNode
 from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
 from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
 from lattice.lifecycle.replica_template import NodeGroupKey, node_group_of, workload_template
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShortage:
+    """What a replica needs and a node has, as the scheduler found it."""
+
+    node: str = ""
+    need: str = ""
+    have: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleNode:
+    """A node that could have taken a workload for longer than the timeout and runs none."""
+
+    name: str
+    created_at: str = ""
+    # A user has changed the spec of the node, for example its taints.
+    is_edited: bool = False
+    # The owner of the machine joined it: the machine says nothing about machines that Lattice buys.
+    is_joined_machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,6 +51,15 @@ class ReplicaObservation:
     # replica is gone.
     unsettled_clusters: frozenset[str] = frozenset()
     joined_nodes: Counter[NodeGroupKey] = field(default_factory=Counter)
+    # By service: bound replicas by node group. Only services with unschedulable replicas.
+    bound: Mapping[str, Counter[NodeGroupKey]] = field(default_factory=dict)
+    # By service and node group: what a waiting replica needs and the nearest node has.
+    shortages: Mapping[tuple[str, NodeGroupKey], NodeShortage] = field(default_factory=dict)
+    idle_nodes: Mapping[NodeGroupKey, tuple[IdleNode, ...]] = field(default_factory=dict)
+    # Clusters in which a workload is terminating, so that capacity is about to become free.
+    terminating_clusters: frozenset[str] = frozenset()
+    # Services whose rollout is complete: all replicas are ready and have the same template as the service.
+    rolled_out: frozenset[str] = frozenset()
     # Node groups that get no new node, whatever their desired count, because a ledger does not pay for more
     # machines than exist.
     blocked: frozenset[NodeGroupKey] = frozenset()
@@ -57,14 +89,22 @@ def observe_replicas(
     paid: Iterable[Counter[NodeGroupKey]] = (),
 ) -> ReplicaObservation:
     """Observe the replicas of all services; `paid` holds the machines that each ledger pays for."""
-    joined = Counter(_node_group(node) for node in nodes if has_joined(node))
+    # Machines that Lattice makes: joined machines are not bought, so none of them is waited for.
+    made_nodes = [node for node in nodes if not node.is_joined_machine]
+    joined = Counter(_node_group(node) for node in made_nodes if has_joined(node))
     live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
     # Node groups in which a node became ready a moment ago: a replica that waits in such a group is about to
     # be bound, and needs no further node.
     newly_ready = {_node_group(node) for node in nodes if _is_newly_ready(node, timeout)}
     owned: dict[str, list[LatticeWorkload]] = {}
     unsettled: set[str] = set()
+    terminating: set[str] = set()
+    occupied_nodes: set[str] = set()
     for workload in workloads:
+        if workload.status.binding is not None:
+            occupied_nodes.add(workload.status.binding.node)
+        if is_terminating(workload) and workload.status.binding is not None:
+            terminating.add(workload.spec.cluster)
         if not workload.spec.service:
             continue
         if is_terminating(workload):
@@ -73,7 +113,10 @@ def observe_replicas(
             key = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{workload.spec.service}"
             owned.setdefault(key, []).append(workload)
     unschedulable: dict[str, Counter[NodeGroupKey]] = {}
+    bound: dict[str, Counter[NodeGroupKey]] = {}
+    shortages: dict[tuple[str, NodeGroupKey], NodeShortage] = {}
     updated: set[str] = set()
+    rolled_out: set[str] = set()
     for service in services:
         name = service_key(service)
         replicas: list[LatticeWorkload] = []
@@ -89,15 +132,62 @@ def observe_replicas(
             group = node_group_of(replica)
             if group not in newly_ready and is_unschedulable(replica, timeout):
                 waiting[group] += 1
+                shortages.setdefault((name, group), node_shortage(replica))
         if waiting:
             unschedulable[name] = waiting
+            bound[name] = Counter(
+                node_group_of(replica)
+                for replica in replicas
+                if replica.status.binding is not None and replica.status.binding.node in live_nodes
+            )
+        if service.status.remediation:
+            revision = workload_template(service).revision
+            if all(replica.spec.revision == revision and replica.status.ready for replica in replicas):
+                rolled_out.add(name)
         if _has_new_machine_needs(service, replicas):
             updated.add(name)
     for orphans in owned.values():
         unsettled.update(workload.spec.cluster for workload in orphans)
     return ReplicaObservation(
-        unschedulable, frozenset(updated), frozenset(unsettled), joined, _blocked_node_groups(nodes, paid)
+        unschedulable,
+        frozenset(updated),
+        frozenset(unsettled),
+        joined,
+        bound,
+        shortages,
+        _idle_nodes(nodes, occupied_nodes, timeout),
+        frozenset(terminating),
+        frozenset(rolled_out),
+        _blocked_node_groups(made_nodes, paid),
     )
+
+
+def _idle_nodes(
+    nodes: Iterable[LatticeNode], occupied: set[str], timeout: SchedulingTimeout
+) -> dict[NodeGroupKey, tuple[IdleNode, ...]]:
+    idle: dict[NodeGroupKey, tuple[IdleNode, ...]] = {}
+    for node in nodes:
+        ready = find_condition(node.status.conditions, READY_CONDITION)
+        if (
+            ready is None
+            or ready.status != "True"
+            or not ready.last_transition_time
+            or not timeout.has_passed(ready.last_transition_time)
+            or node.spec.unschedulable
+            or node.metadata.deletion_timestamp
+            or node.metadata.name in occupied
+            or is_true(node.status.conditions, QUARANTINED)
+        ):
+            continue
+        metadata = node.metadata
+        idle_node = IdleNode(
+            metadata.name,
+            metadata.creation_timestamp or "",
+            metadata.generation > 1,
+            node.is_joined_machine,
+        )
+        idle[_node_group(node)] = (*idle.get(_node_group(node), ()), idle_node)
+    return idle
 
 
 def _blocked_node_groups(
@@ -205,6 +295,33 @@ def unschedulable_reason(workload: LatticeWorkload) -> str:
     return f"{condition.message}; nearest is {nearest['node']}: {'; '.join(shortages)}"
 
 
+def node_shortage(workload: LatticeWorkload) -> NodeShortage:
+    """What the waiting replica needs and the nearest node has; without a named resource, the message of the
+    scheduler."""
+    nearest = workload.status.decision.get("nearest") or {}
+    needs = []
+    haves = []
+    for short in nearest.get("short", ()):
+        # The cluster of a node says nothing about the machine.
+        if short.get("missing") and short.get("what") != "cluster":
+            needs.append(f"{short['what']} {short.get('need', '')}".strip())
+            haves.append(f"{short['what']} {short.get('have', '')}".strip())
+    if needs:
+        return NodeShortage(nearest.get("node", ""), ", ".join(needs), ", ".join(haves))
+    condition = find_false(workload.status.conditions, SCHEDULED_CONDITION)
+    return NodeShortage(have=condition.message if condition else "")
+
+
+def purchase_blocker(service: LatticeService, cluster: str) -> str:
+    """Why no machine is bought for a waiting replica of the service in the cluster, with need and have; empty
+    if nothing is known to block the purchase."""
+    for record in service.status.remediation:
+        if record.cluster == cluster and record.reason and not record.refused:
+            shortage = f": need {record.need}, have {record.have}" if record.need else ""
+            return f"{record.reason}{shortage}"
+    return ""
+
+
 def is_owned(workload: LatticeWorkload, service: LatticeService) -> bool:
     """Whether the service owns the workload, by uid: a deleted service of the same name does not."""
     return any(owner.uid == service.metadata.uid for owner in workload.metadata.owner_references)
@@ -260,4 +377,6 @@ def machine_needs(spec: WorkloadSpec) -> Hashable:
         node_selector,
         constraints.gpu_models,
         constraints.spread,
+        tuple(sorted({container.runtime for container in spec.containers.values()})),
+        msgspec.json.encode(constraints.affinity, order="sorted"),
     )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from lattice.kinds.constraints import Constraints
+from lattice.kinds.constraints import Constraints, PlannedNodes
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.node import NODE_CLASS_LABEL
@@ -60,8 +60,11 @@ def workload_template(service: LatticeService) -> WorkloadSpec:
         service=service.metadata.name,
         requests=requests,
         priority=spec.priority,
+        group=spec.group,
         constraints=Constraints(
             node_selector=dict(sorted(spec.placement.node_selector.items())),
+            # Placement has already met the terms with other topology keys.
+            affinity=spec.affinity.on_nodes() if spec.affinity else None,
             tolerations=spec.placement.tolerations,
             # Placement has already spread the replicas over the fleet topology keys.
             spread=tuple(entry for entry in spec.spread if entry.topology_key not in FLEET_TOPOLOGY_KEYS),
@@ -72,11 +75,24 @@ def workload_template(service: LatticeService) -> WorkloadSpec:
     return msgspec.structs.replace(workload, revision=compute_revision(workload))
 
 
-def in_node_group(spec: WorkloadSpec, node_group: NodeGroupKey) -> WorkloadSpec:
-    """Return the spec with the cluster of the node group and a node selector for the node class that was paid
-    for."""
+def planned_machines(service: LatticeService) -> dict[NodeGroupKey, PlannedNodes]:
+    """Return the machines that placement counts for the replicas in a node group, where it states them."""
+    return {
+        (placement.cluster, placement.node): placement.machines
+        for placement in service.status.placements
+        if placement.machines
+    }
+
+
+def in_node_group(
+    spec: WorkloadSpec, node_group: NodeGroupKey, machines: PlannedNodes | None = None
+) -> WorkloadSpec:
+    """Return the spec with the cluster of the node group, a node selector for the node class that was paid
+    for, and the machines that placement counts for the service there."""
     cluster, node_class = node_group
     constraints = spec.constraints
+    if machines:
+        constraints = msgspec.structs.replace(constraints, planned_nodes=machines)
     if node_class:
         selector = constraints.node_selector | {NODE_CLASS_LABEL: node_class}
         constraints = msgspec.structs.replace(constraints, node_selector=selector)

@@ -1,16 +1,57 @@
-"""Retry and back-off of failed workloads.
+"""Retry and back-off of failed workloads: kinds of failures, and the times of further attempts.
 
 The decisions depend only on the stored retry state and the current time, so a restart of the server forgets
 no failure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
-from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, Retry
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload, Retry
+
+# Failures that no retry can mend: the spec must change, or a user must ask for a retry.
+FINAL_FAILURES = frozenset(
+    {
+        "INVALID_IMAGE",
+        "INVALID_SPEC",
+        "INVALID_SPECIFICATION",
+        "INVALID_CONFIGURATION",
+        "PORT_BIND_CONFLICT",
+        "COMMAND_NOT_FOUND",
+    }
+)
+# A failure that is final only for a workload without a service: the other program may release the port.
+PORT_CONFLICT = "PORT_BIND_CONFLICT"
+# Failures that no retry of a replica of a service can mend.
+FINAL_SERVICE_FAILURES = FINAL_FAILURES - {PORT_CONFLICT}
+# A run that ended with exit code 0 although the workload should run.
+EXITED = "EXITED"
+# Failures before the program started: under restartPolicy Never such a workload is still started.
+NOT_STARTED_FAILURES = frozenset(
+    {
+        "IMAGE_NOT_FOUND",
+        "IMAGE_PULL_FAILED",
+        "NETWORK_ERROR",
+        "STORAGE_ERROR",
+        "RUNTIME_UNAVAILABLE",
+        "PORT_TAKEN",
+    }
+)
+# Failures under restartPolicy Never of a program that may have started and that its node no longer runs.
+NODE_LOST, EVICTED_FROM_NODE = "NODE_LOST", "EVICTED"
+# A port that Lattice allocated is in use on the node; a port that the spec names is PORT_BIND_CONFLICT.
+PORT_TAKEN = "PORT_TAKEN"
+# Failures that a new binding may mend.
+NODE_FAULTS = {
+    "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
+    PORT_TAKEN: "rescheduling with other ports",
+}
+# The node was cut off and stopped the workload, as its disconnect policy demands: the failure does not count
+# as an attempt.
+UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +61,15 @@ class RetryPolicy:
     # Delay after the first failure; doubles with every further failure.
     initial_backoff: float = 5.0
     max_backoff: float = 120.0
-    # Failures after which the workload has failed for good.
+    # Failures after which the workload is reported as failed. A workload without a service then stops for
+    # good.
     max_attempts: int = 5
-    # Running time after which earlier failures are forgotten: twice the longest back-off.
-    reset_after: float = 240.0
+    # Seconds of readiness after which earlier failures are forgotten.
+    reset_after: float = 600.0
+    # The longest back-off of a replica of a service.
+    service_max_backoff: float = 300.0
+    # True: further attempts follow after `max_attempts` failures.
+    keeps_trying: bool = False
 
     def backoff(self, failures: int) -> float:
         """Seconds from the last failure to the next start."""
@@ -31,6 +77,10 @@ class RetryPolicy:
             return 0.0
         # The exponent is capped: a larger power would overflow before the minimum is taken.
         return min(self.max_backoff, self.initial_backoff * 2.0 ** min(failures - 1, 60))
+
+    def for_service(self) -> "RetryPolicy":
+        """Return the policy of a replica of a service, which is meant to run: attempts never end."""
+        return replace(self, max_backoff=self.service_max_backoff, keeps_trying=True)
 
 
 DEFAULT_RETRY_POLICY = RetryPolicy()
@@ -50,7 +100,7 @@ def count_failure(previous: Retry, now: datetime, policy: RetryPolicy = DEFAULT_
     run, and the failure is not counted twice.
     """
     attempts = (previous.attempts or 0) + 1
-    is_last = attempts >= policy.max_attempts
+    is_last = attempts >= policy.max_attempts and not policy.keeps_trying
     next_at = None if is_last else format_micro_time(now + timedelta(seconds=policy.backoff(attempts)))
     return Retry(
         attempts=attempts,
@@ -80,6 +130,17 @@ def fail_permanently(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY
     return Retry(attempts=count, max=policy.max_attempts, final=True, revision=previous.revision, run=run)
 
 
+def reset_attempts(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
+    """Return the retry state of the same run without its earlier failures."""
+    return Retry(attempts=0, max=policy.max_attempts, revision=previous.revision, run=previous.run)
+
+
+def succeed(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
+    """Return the retry state after a run that ended with exit code 0 and is never repeated."""
+    run = (previous.run or 0) + 1
+    return Retry(attempts=0, max=policy.max_attempts, revision=previous.revision, run=run, succeeded=True)
+
+
 def manual_retry(
     previous: Retry | None, revision: str, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY
 ) -> Retry:
@@ -98,7 +159,42 @@ def with_retry_request(metadata: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 def is_exhausted(retry: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> bool:
     """Whether no restart follows, by the present policy and not by the stored `retry.max`."""
-    return retry.final or (retry.attempts or 0) >= policy.max_attempts
+    is_spent = (retry.attempts or 0) >= policy.max_attempts and not policy.keeps_trying
+    return retry.final or retry.succeeded or is_spent
+
+
+def current_retry(workload: LatticeWorkload) -> Retry | None:
+    """Return the stored retry state, or None if it belongs to another revision than the spec."""
+    retry = workload.status.retry
+    return retry if retry is not None and retry.revision == workload.spec.effective_revision else None
+
+
+def is_reported_failed(workload: LatticeWorkload) -> bool:
+    """Whether the workload failed so often, or in such a way, that it is reported as failed."""
+    retry = current_retry(workload)
+    return retry is not None and retry.has_failed
+
+
+def has_succeeded(workload: LatticeWorkload) -> bool:
+    """Whether the run of the present revision ended with exit code 0 and is never repeated."""
+    retry = current_retry(workload)
+    return retry is not None and retry.succeeded
+
+
+def has_ended(workload: LatticeWorkload) -> bool:
+    """Whether no restart of the present revision follows. A replica of a service is restarted even after it
+    is reported as failed, unless a restart cannot help."""
+    retry = current_retry(workload)
+    if retry is None:
+        return False
+    return retry.final or retry.succeeded or (retry.has_failed and not workload.spec.service)
+
+
+def is_quiet(retry: Retry) -> bool:
+    """Whether the failure has no event: after a replica is reported as failed, only failures whose number is a
+    power of two have events, so that a crash loop does not fill the store."""
+    attempts = retry.attempts or 0
+    return retry.max is not None and attempts > retry.max and attempts & (attempts - 1) != 0
 
 
 def backoff_remaining(retry: Retry, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> float:

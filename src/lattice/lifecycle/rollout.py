@@ -1,7 +1,8 @@
 """The steps of a rollout: which replicas start and which stop next.
 
 A ready replica stops only while more replicas are ready than desired (I-24), and at most one surge replica
-runs above the desired count.
+runs above the desired count. A surge replica that no node accepts does not count: another one starts in a node
+group without a waiting replica, so that a placement that gave way to the surge is used.
 """
 
 import heapq
@@ -31,6 +32,8 @@ class Replica:
     failure: str = ""
     # The reason why no node accepts the replica, with the missing resources.
     unschedulable_reason: str = ""
+    # The replica failed, and no restart would help.
+    has_failed_finally: bool = False
 
     @property
     def is_failing(self) -> bool:
@@ -45,6 +48,8 @@ class RolloutSteps:
     stop: tuple[str, ...] = ()
     # Replicas of another revision, or in a node group without a placement, still exist.
     is_rolling: bool = False
+    # As many replicas of the current revision are ready as are desired.
+    is_ready: bool = True
     # The reason why the new revision fails; the rollout replaces no replica until the new revision is ready.
     failure: str = ""
     # Surplus replicas exist that must not stop until other replicas are ready.
@@ -86,31 +91,63 @@ def next_steps(
     replicas: Sequence[Replica],
     min_ready: int = 0,
     limits: ScaleDownLimits = NO_SCALE_DOWN_LIMITS,
+    final_failure: str = "",
 ) -> RolloutSteps:
     """Return the next replicas to start and to stop on the way to the desired replicas per node group.
 
     A ready replica stops only if at least `min_ready` replicas stay ready, even if `desired` adds up to
-    less.
+    less. `final_failure` is the reason of an earlier surge replica of the same revision that failed and whose
+    restart would not help: no further surge replica starts.
     """
     live = [replica for replica in replicas if not replica.is_terminating]
     diff = _diff_replicas(desired, revision, live, limits)
     total = sum(desired.values())
     removable = _removal_order([*diff.outdated, *diff.surplus], live)
     stop = _removable(removable, max(total, min_ready), live)
-    staying = [replica for replica in live if replica.name not in stop]
-    start = _node_groups_to_start(diff.missing, total, staying, replicas)
-    if not diff.outdated:
-        return RolloutSteps(start, stop, is_waiting=len(stop) < len(removable))
     current = [replica for replica in live if replica.revision == revision]
+    is_ready = sum(replica.is_ready for replica in current) >= total
+    failed_surge = _failed_surge(current, total, live, limits) if diff.outdated and not stop else None
+    if failed_surge is not None:
+        return RolloutSteps(
+            stop=(failed_surge.name,), is_rolling=True, is_ready=is_ready, failure=failed_surge.failure
+        )
+    staying = [replica for replica in live if replica.name not in stop]
+    waiting = {
+        replica.name: replica.node_group
+        for replica in current
+        if replica.unschedulable_reason and not replica.node
+    }
+    start = _node_groups_to_start(diff.missing, total, staying, replicas, waiting)
+    # A surge replica that still runs beside other workloads may become ready after a manual retry.
+    has_surge = len(live) > total and bool(current)
+    if diff.outdated and final_failure and len(staying) >= total and not has_surge:
+        return RolloutSteps((), stop, is_rolling=True, is_ready=is_ready, failure=final_failure)
     failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
     unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
     return RolloutSteps(
         start,
         stop,
-        is_rolling=True,
+        is_rolling=bool(diff.outdated),
+        is_ready=is_ready,
+        is_waiting=not diff.outdated and len(stop) < len(removable),
         failure=min(failing)[1] if failing else "",
         unschedulable_reason=unschedulable[0] if unschedulable else "",
     )
+
+
+def _failed_surge(
+    current: Sequence[Replica], total: int, live: Sequence[Replica], limits: ScaleDownLimits
+) -> Replica | None:
+    """The surge replica that failed for good and is alone on its machine: without it, the machine that the
+    update needed is given back until the template changes."""
+    if len(live) <= total or any(replica.is_terminating for replica in live):
+        return None
+    replicas_by_node = Counter(replica.node for replica in live)
+    for replica in current:
+        is_alone = replicas_by_node[replica.node] == 1 and not limits.is_shared(replica.node)
+        if replica.has_failed_finally and replica.failure and replica.node and is_alone:
+            return replica
+    return None
 
 
 def _diff_replicas(
@@ -200,13 +237,18 @@ def _removable(ordered: Sequence[Replica], total: int, live: Sequence[Replica]) 
 
 
 def _node_groups_to_start(
-    missing: Counter[NodeGroupKey], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]
+    missing: Counter[NodeGroupKey],
+    total: int,
+    staying: Sequence[Replica],
+    replicas: Sequence[Replica],
+    waiting: Mapping[str, NodeGroupKey],
 ) -> tuple[NodeGroupKey, ...]:
     """Return the node groups in which replicas start now.
 
     While fewer than `total` replicas stay, missing replicas start at once, up to `total`. A surge replica
     starts only while no replica stops and every other replica is ready. Unschedulable replicas do not delay
-    the surge (I-32).
+    the surge (I-32). `waiting` holds the node groups of current replicas that no node accepts: while one of them
+    is the surge replica, another one starts only in a node group in which none waits.
     """
     groups: list[NodeGroupKey] = []
     for group in sorted(missing):
@@ -216,9 +258,12 @@ def _node_groups_to_start(
         return tuple(groups[:lacking])
     # Replicas that are terminating already or stop in this step.
     stopping = len(replicas) - len(staying)
+    if len(staying) > total:
+        groups = [group for group in groups if group not in waiting.values()]
+    running = sum(replica.name not in waiting for replica in staying)
     may_surge = (
         groups
-        and len(staying) == total
+        and (len(staying) == total or running <= total)
         and not stopping
         and all(replica.is_ready or replica.unschedulable_reason for replica in staying)
     )

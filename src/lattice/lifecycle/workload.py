@@ -7,49 +7,44 @@ one start of the revision. An agent starts a run once. A run that ended by itsel
 only after its end is stored in the retry state.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
 from lattice.kinds.meta.quantity import pluralize
-from lattice.kinds.workload import ActualState, DesiredRun, DesiredState, LatticeWorkload, Retry
+from lattice.kinds.workload import (
+    ActualState,
+    DesiredRun,
+    DesiredState,
+    LatticeWorkload,
+    RestartPolicy,
+    Retry,
+)
 from lattice.lifecycle.retry import (
+    EVICTED_FROM_NODE,
+    EXITED,
+    FINAL_FAILURES,
+    FINAL_SERVICE_FAILURES,
+    NODE_FAULTS,
+    NODE_LOST,
+    NOT_STARTED_FAILURES,
+    UNCOUNTED_FAILURES,
     RetryPolicy,
     backoff_remaining,
     count_failure,
     fail_permanently,
     is_exhausted,
+    is_quiet,
     manual_retry,
     next_run,
     postpone,
+    reset_attempts,
+    succeed,
 )
 
 BoundNodeState = Literal["None", "Ready", "Silent", "Gone"]
 ReportedState = ActualState | Literal["Missing"]
-
-# Failures that no retry can mend: the spec must change, or a user must ask for a retry.
-FINAL_FAILURES = frozenset(
-    {
-        "INVALID_IMAGE",
-        "INVALID_SPEC",
-        "INVALID_SPECIFICATION",
-        "INVALID_CONFIGURATION",
-        "PORT_BIND_CONFLICT",
-        "COMMAND_NOT_FOUND",
-    }
-)
-# A port that Lattice allocated is in use on the node; a port that the spec names is PORT_BIND_CONFLICT.
-PORT_TAKEN = "PORT_TAKEN"
-# Failures that a new binding may mend.
-NODE_FAULTS = {
-    "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
-    PORT_TAKEN: "rescheduling with other ports",
-}
-# The node was cut off and stopped the workload, as its disconnect policy demands: the failure does not count
-# as an attempt.
-UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
-
 
 LIVE_STATES = frozenset({"Pending", "Starting", "Running", "Unknown"})
 
@@ -72,6 +67,7 @@ class Action(StrEnum):
     RELEASE = "Release"  # unbind only
     RETRY = "Retry"  # a user asks for a retry
     MARK_FAILED = "MarkFailed"
+    SUCCEED = "Succeed"  # the run ended with exit code 0 and is not repeated
     FORGIVE = "Forgive"  # reset the count of failures
     BACKOFF_WAIT = "BackoffWait"
     AWAIT_FAILOVER = "AwaitFailover"
@@ -98,6 +94,7 @@ EVENT_REASONS = {
     Action.RESCHEDULE: "Rescheduled",
     Action.RELEASE: "WorkloadReleased",
     Action.MARK_FAILED: "WorkloadFailed",
+    Action.SUCCEED: "WorkloadSucceeded",
     Action.FORGIVE: "WorkloadSteady",
     Action.BACKOFF_WAIT: "WorkloadBackOff",
 }
@@ -129,6 +126,8 @@ class Report:
     includes_last_order: bool = True
     # The failure in words: an exit code, a signal.
     failure_message: str = ""
+    # None: the run has not ended, or the agent does not report exit codes.
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +149,11 @@ class WorkloadInput:
     report: Report = Report()
     retry: Retry | None = None
     last_action: LastAction = LastAction()
-    # When the workload reached the reported state.
-    state_since: datetime | None = None
+    # When the workload became ready; None while it is not ready.
+    ready_since: datetime | None = None
+    # A replica of a service is restarted even after it is reported as failed.
+    is_service_replica: bool = False
+    restart_policy: RestartPolicy = "Always"
     # Why the workload must leave its node: a drain, a taint or a preemption.
     eviction_reason: str = ""
     # Why the node is silent, and what the workload waits for.
@@ -186,24 +188,34 @@ class Decision:
         return self.retry is not None or self.action not in UNSTORED_ACTIONS
 
     @property
+    def is_reporting_failed(self) -> bool:
+        """Whether this decision is the one that reports the workload as failed."""
+        retry, is_counted = self.retry, self.failure_reason not in ("", *UNCOUNTED_FAILURES)
+        return retry is not None and is_counted and (retry.final or retry.attempts == retry.max)
+
+    @property
     def event(self) -> str:
         """The reason of the event for the decision; empty for no event.
 
         A back-off has one event, when its retry state is stored.
         """
-        return EVENT_REASONS.get(self.action, "") if self.is_stored else ""
+        if self.is_reporting_failed:
+            return "WorkloadFailed"
+        if not self.is_stored or (self.retry is not None and is_quiet(self.retry)):
+            return ""
+        return EVENT_REASONS.get(self.action, "")
 
 
 PERMANENT_FAILURE = "Failed permanently; change the workload or request a retry"
+SUCCEEDED = "Succeeded with exit code 0; the restart policy does not repeat the run"
 STOPPED = Decision(Action.NO_ACTION, "Stopped")
-
-
 # The default is frozen: one shared instance is safe.
 DEFAULT_GRACE_PERIODS = GracePeriods()
 
 
 def decide(inputs: WorkloadInput, grace_periods: GracePeriods = DEFAULT_GRACE_PERIODS) -> Decision:
     """Decide the next action for the workload."""
+    grace_periods = _grace_periods_for(inputs, grace_periods)
     match inputs.desired:
         case "Deleted":
             return _decide_deleted(inputs, grace_periods)
@@ -220,18 +232,27 @@ def decide_manual_retry(
 
     A workload that has not failed, or that should not run, stays as it is.
     """
+    grace_periods = _grace_periods_for(inputs, grace_periods)
     retry = _current_retry(inputs, grace_periods)
     if inputs.desired != "Running" or not retry.attempts:
         return Decision(
             Action.NO_ACTION, "No retry: the workload has not failed, or its desired state is not Running"
         )
     if inputs.report.state == "Running" and _reports_run(inputs, retry):
-        return Decision(Action.FORGIVE, "Running; failure count reset", _reset_attempts(retry, grace_periods))
+        return Decision(
+            Action.FORGIVE, "Running; failure count reset", reset_attempts(retry, grace_periods.retry)
+        )
     return Decision(
         Action.RETRY,
         "Restarting: a user requested a retry",
         manual_retry(retry, inputs.revision, inputs.now, grace_periods.retry),
     )
+
+
+def _grace_periods_for(inputs: WorkloadInput, grace_periods: GracePeriods) -> GracePeriods:
+    if not inputs.is_service_replica or grace_periods.retry.keeps_trying:
+        return grace_periods
+    return replace(grace_periods, retry=grace_periods.retry.for_service())
 
 
 def _decide_deleted(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
@@ -288,22 +309,27 @@ def _release(inputs: WorkloadInput, reason: str, grace_periods: GracePeriods) ->
 def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
     retry = _current_retry(inputs, grace_periods)
     is_spent = is_exhausted(retry, grace_periods.retry)
+    ended_reason = SUCCEEDED if retry.succeeded else PERMANENT_FAILURE
     match inputs.node:
         case "None" if is_spent:
-            return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
+            return Decision(Action.NO_ACTION, ended_reason)
         case "None":
             if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
                 return Decision(Action.BACKOFF_WAIT, f"Back-off after {_failures(retry)}", requeue_after=wait)
             # A fresh retry state is stored with the first order.
             return Decision(Action.ASSIGN, "Not bound to a node yet")
         case "Gone" if is_spent:
-            return Decision(Action.RELEASE, "Released after permanent failure: the node was removed")
+            return Decision(Action.RELEASE, f"Released: the node was removed. {ended_reason}")
+        case "Gone" if _must_not_repeat(inputs):
+            return _end_without_repeat(inputs, retry, NODE_LOST, "the node was removed", grace_periods)
         case "Gone":
             return Decision(
                 Action.RESCHEDULE,
                 "Rescheduling: the node was removed",
                 next_run(retry, inputs.revision, grace_periods.retry),
             )
+        case "Silent" if inputs.failover_reason and not is_spent and _must_not_repeat(inputs):
+            return _end_without_repeat(inputs, retry, NODE_LOST, inputs.failover_reason, grace_periods)
         case "Silent" if inputs.failover_reason and not is_spent:
             return Decision(
                 Action.RESCHEDULE,
@@ -318,11 +344,14 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
             )
     if inputs.eviction_reason:
         return _decide_evicted(inputs, retry, grace_periods)
+    if inputs.retry is not None and inputs.retry.succeeded and not is_spent:
+        # The resources of the succeeded run were released: the new revision needs a node again.
+        return Decision(Action.RESCHEDULE, "Rescheduling: a new revision follows a succeeded run", retry)
     if is_spent and inputs.report.state in LIVE_STATES:
-        reason = "Failed permanently; stopping the remaining copy"
+        reason = f"{ended_reason.partition(';')[0]}; stopping the remaining copy"
         return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
     if is_spent:
-        return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
+        return Decision(Action.NO_ACTION, ended_reason)
     # If the agent reports the run, the run was ordered, even if the last action is not a start. After a stop
     # order, the run must be ordered again.
     last_action = inputs.last_action.action
@@ -351,7 +380,10 @@ def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
             grace_periods.stop,
         )
     if is_exhausted(retry, grace_periods.retry):
-        return Decision(Action.RELEASE, f"Evicted after permanent failure: {inputs.eviction_reason}")
+        ended = "the run succeeded" if retry.succeeded else "permanent failure"
+        return Decision(Action.RELEASE, f"Evicted after {ended}: {inputs.eviction_reason}")
+    if _must_not_repeat(inputs):
+        return _end_without_repeat(inputs, retry, EVICTED_FROM_NODE, inputs.eviction_reason, grace_periods)
     return Decision(
         Action.RESCHEDULE,
         f"Evicted: {inputs.eviction_reason}",
@@ -404,28 +436,26 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
     match report.state:
         case "Running" if not retry.attempts:
             return Decision(Action.NO_ACTION, "Running")
+        case "Running" if inputs.ready_since is None:
+            return Decision(Action.NO_ACTION, f"Running after {_failures(retry)}, and not ready yet")
         case "Running":
-            remaining = grace_periods.retry.reset_after - inputs.age(
-                inputs.state_since or inputs.last_action.at
-            )
+            remaining = grace_periods.retry.reset_after - inputs.age(inputs.ready_since)
             if remaining > 0:
                 reason = f"Running after {_failures(retry)}"
                 return Decision(Action.NO_ACTION, reason, requeue_after=remaining)
             return Decision(
                 Action.FORGIVE,
-                f"Running for {grace_periods.retry.reset_after:g} s; failure count reset",
-                _reset_attempts(retry, grace_periods),
+                f"Ready for {grace_periods.retry.reset_after:g} s; failure count reset",
+                reset_attempts(retry, grace_periods.retry),
             )
+        case "Stopped" if not report.failure_reason and inputs.restart_policy != "Always":
+            return Decision(Action.SUCCEED, SUCCEEDED, succeed(retry, grace_periods.retry))
         case "Failed" | "Stopped":
-            return _decide_failure(inputs, retry, report.failure_reason or "EXITED", grace_periods)
+            return _decide_failure(inputs, retry, report.failure_reason or EXITED, grace_periods)
     reason = f"The node reports {report.state}"
     return _wait_within_grace(grace_periods.start - age, reason) or _decide_failure(
         inputs, retry, "START_TIMEOUT", grace_periods
     )
-
-
-def _reset_attempts(retry: Retry, grace_periods: GracePeriods) -> Retry:
-    return Retry(attempts=0, max=grace_periods.retry.max_attempts, revision=retry.revision, run=retry.run)
 
 
 def _decide_failure(
@@ -434,10 +464,11 @@ def _decide_failure(
     """Count the failure and choose between another attempt, another node and giving up."""
     details = failure_message_for(inputs.report, failure)
     words = f"{failure}: {details}" if details else failure
-    if failure in FINAL_FAILURES:
+    final_reason = _final_reason(inputs, failure)
+    if final_reason:
         return Decision(
             Action.MARK_FAILED,
-            f"{words}; not restarted, because a retry would fail again",
+            f"{words}; not restarted, because {final_reason}",
             fail_permanently(retry, grace_periods.retry),
             failure_reason=failure,
         )
@@ -454,11 +485,13 @@ def _decide_failure(
     if is_exhausted(next_retry, grace_periods.retry):
         return Decision(
             Action.MARK_FAILED,
-            f"{words}; no attempts left after {_failures(next_retry)}",
+            f"{words}; not restarted after {_failures(next_retry)}",
             next_retry,
             failure_reason=failure,
         )
     wait = backoff_remaining(next_retry, inputs.now, grace_periods.retry)
+    if next_retry.has_failed:
+        words += "; reported as failed, and restarts go on"
     if failure in NODE_FAULTS:
         return Decision(Action.RESCHEDULE, f"{words}; {NODE_FAULTS[failure]}", next_retry, wait, failure)
     return Decision(
@@ -468,7 +501,36 @@ def _decide_failure(
 
 def failure_message_for(report: Report, failure: str) -> str:
     """Return the agent's message for the failure; empty for a failure that the leader detected."""
+    if failure == EXITED and report.state == "Stopped":
+        return "exited with code 0, but the workload should run"
     return report.failure_message if failure == report.failure_reason else ""
+
+
+def _final_reason(inputs: WorkloadInput, failure: str) -> str:
+    """Why the failed workload is not restarted without a change; empty if a restart follows."""
+    if failure in (FINAL_SERVICE_FAILURES if inputs.is_service_replica else FINAL_FAILURES):
+        return "a retry would fail again"
+    if inputs.restart_policy == "Never" and failure not in NOT_STARTED_FAILURES:
+        return "its restartPolicy is Never"
+    return ""
+
+
+def _must_not_repeat(inputs: WorkloadInput) -> bool:
+    """Whether the program may have started on the node and its restart policy forbids a second start."""
+    may_have_started = inputs.last_action.action in START_ACTIONS | {Action.APPLY_STOPPED}
+    return inputs.restart_policy == "Never" and may_have_started
+
+
+def _end_without_repeat(
+    inputs: WorkloadInput, retry: Retry, failure: str, reason: str, grace_periods: GracePeriods
+) -> Decision:
+    """Release the workload as failed: its node no longer runs it, and no other node may start it."""
+    return Decision(
+        Action.RELEASE,
+        f"{failure}: {reason}; not restarted, because its restartPolicy is {inputs.restart_policy}",
+        fail_permanently(retry, grace_periods.retry),
+        failure_reason=failure,
+    )
 
 
 def _reports_run(inputs: WorkloadInput, retry: Retry) -> bool:

@@ -1,17 +1,28 @@
 """Build the input of a workload decision from the stored workload and the observation, and the status of the
 workload after the decision."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import get_args
 
 from msgspec.structs import replace
 
-from lattice.kinds.meta.conditions import without_condition
+from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, without_condition
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
-from lattice.kinds.workload import EVICTED, ActualState, LatticeWorkload, WorkloadStatus
+from lattice.kinds.workload import (
+    EVICTED,
+    FAILED_CONDITION,
+    ActualState,
+    LatticeWorkload,
+    WorkloadStatus,
+)
 from lattice.lifecycle.eviction import NOT_EVICTING, RELEASING_ACTIONS, Eviction, EvictionCause
+from lattice.lifecycle.retry import EXITED, has_succeeded, is_reported_failed
 from lattice.lifecycle.workload import (
+    LIVE_STATES,
     START_ACTIONS,
     Action,
     BoundNodeState,
@@ -26,7 +37,9 @@ from lattice.lifecycle.workload import (
 # Characters of the last log lines.
 MAX_LOG_CHARS = 2048
 # Actions that clear the last failure from the status.
-FAILURE_CLEARING_ACTIONS = frozenset({Action.APPLY, Action.FORGIVE, Action.RETRY})
+FAILURE_CLEARING_ACTIONS = frozenset({Action.APPLY, Action.FORGIVE, Action.RETRY, Action.SUCCEED})
+# Actions that start a failed workload again.
+RESTART_ACTIONS = frozenset({Action.RECREATE, Action.RETRY})
 MISSING_REPORT = Report()
 EMPTY_STATUS = WorkloadStatus()
 ACTUAL_STATES: tuple[ActualState, ...] = get_args(ActualState)
@@ -52,8 +65,8 @@ class WorkloadObservation:
     # Seconds since the last action, measured by the controller on its monotonic clock; None: only the stored
     # time is known.
     since_last_action: float | None = None
-    # Seconds in the present state, on the same clock.
-    since_state_change: float | None = None
+    # Seconds since the stored change to ready, on the same clock; None: only the stored time is known.
+    since_ready: float | None = None
 
 
 def parse_actual_state(state: str) -> ActualState:
@@ -65,7 +78,7 @@ def parse_actual_state(state: str) -> ActualState:
 def build_input(workload: LatticeWorkload, observation: WorkloadObservation, now: datetime) -> WorkloadInput:
     """Build the input of the lifecycle decision from the stored workload and the observation."""
     status = workload.status
-    action_at, state_since = parse_time(status.last_action_at), parse_time(status.state_since)
+    action_at = parse_time(status.last_action_at)
     if action_at is not None and observation.since_last_action is not None:
         # An order cannot age before the agent is connected: grace periods start at the connection.
         age = observation.since_last_action
@@ -77,10 +90,6 @@ def build_input(workload: LatticeWorkload, observation: WorkloadObservation, now
         # A stored time in the future means that the clock was set back: only the connection time counts.
         is_in_future = action_at > now + timedelta(seconds=MAX_CLOCK_SKEW_S)
         action_at = connected_at if is_in_future else max(action_at, connected_at)
-    if _actual_state(workload, observation) != status.actual_state:
-        state_since = now
-    elif observation.since_state_change is not None:
-        state_since = now - timedelta(seconds=observation.since_state_change)
     eviction = observation.eviction
     is_failover = eviction.cause is EvictionCause.NODE_LOST
     return WorkloadInput(
@@ -91,11 +100,28 @@ def build_input(workload: LatticeWorkload, observation: WorkloadObservation, now
         report=observation.report,
         retry=status.retry,
         last_action=LastAction(status.last_action, action_at),
-        state_since=state_since,
+        ready_since=_ready_since(workload, observation, now),
+        is_service_replica=bool(workload.spec.service),
+        restart_policy=workload.spec.restart_policy,
         eviction_reason="" if is_failover else eviction.reason,
         node_reason=observation.node_reason,
         failover_reason=eviction.reason if is_failover else "",
     )
+
+
+def _ready_since(
+    workload: LatticeWorkload, observation: WorkloadObservation, now: datetime
+) -> datetime | None:
+    """When the workload became ready; None while it is not ready."""
+    if not observation.ready or observation.report.state != "Running":
+        return None
+    ready = find_condition(workload.status.conditions, READY_CONDITION)
+    # The stored condition may not show the present readiness yet.
+    if ready is None or ready.status != "True":
+        return now
+    if observation.since_ready is not None:
+        return now - timedelta(seconds=observation.since_ready)
+    return parse_time(ready.last_transition_time) or now
 
 
 def next_status(
@@ -111,15 +137,25 @@ def next_status(
             status, failure_reason=decision.failure_reason, last_log=observation.log[-MAX_LOG_CHARS:]
         )
         status = replace(
-            status, failure_message=failure_message_for(observation.report, decision.failure_reason)
+            status,
+            failure_message=failure_message_for(observation.report, decision.failure_reason),
+            last_exit_code=_exit_code(observation.report, decision.failure_reason),
         )
     if not decision.is_stored:
         return status
     status = replace(status, last_action=str(decision.action), last_action_at=format_micro_time(now))
     if decision.action in FAILURE_CLEARING_ACTIONS:
         status = replace(status, failure_reason="", failure_message="")
+    if decision.action in RESTART_ACTIONS:
+        status = replace(status, restarts=(status.restarts or 0) + 1)
+    elif decision.action is Action.APPLY:
+        status = replace(status, restarts=status.restarts or 0)
     if decision.action is Action.MARK_FAILED:
         status = _in_state(status, "Failed", now)
+    if decision.action is Action.SUCCEED:
+        # The binding stays, so that the log remains available; ports and GPUs are free for other workloads.
+        status = replace(status, last_exit_code=0, allocated_ports={}, allocated_gpus=(), ready=False)
+        status = _in_state(status, "Succeeded", now)
     if decision.action in UNBINDING_ACTIONS:
         conditions = without_condition(status.conditions, EVICTED)
         unbound = replace(
@@ -132,8 +168,16 @@ def next_status(
             ready=False,
             conditions=conditions,
         )
-        status = _in_state(unbound, _unbound_state(workload), now)
+        status = _in_state(unbound, _unbound_state(replace(workload, status=unbound)), now)
     return status
+
+
+def _exit_code(report: Report, failure: str) -> int | None:
+    """The exit code of the run that the failure ended; None if it is unknown, or if the leader detected
+    the failure and no run ended."""
+    if failure == EXITED and report.state == "Stopped":
+        return 0
+    return report.exit_code if failure == report.failure_reason else None
 
 
 def _observed_status(
@@ -177,9 +221,11 @@ def _actual_state(workload: LatticeWorkload, observation: WorkloadObservation) -
         return status.actual_state
     if observation.node == "Silent":
         return "Unknown"
-    if observation.node != "Ready":
-        return _unbound_state(workload)
     state = _unbound_state(workload)
+    if observation.node != "Ready":
+        return state
+    if state == "Succeeded" and observation.report.state not in LIVE_STATES:
+        return state
     has_failed = desired_state(workload) == "Running" and (
         state == "Failed" or status.last_action in (Action.BACKOFF_WAIT, Action.MARK_FAILED)
     )
@@ -190,22 +236,46 @@ def _actual_state(workload: LatticeWorkload, observation: WorkloadObservation) -
 
 
 def _unbound_state(workload: LatticeWorkload) -> ActualState:
-    """The state of a workload without a running copy: Stopped, Failed or Pending."""
-    retry = workload.status.retry
+    """The state of a workload without a running copy: Stopped, Succeeded, Failed or Pending."""
+    if has_succeeded(workload):
+        return "Succeeded"
     if desired_state(workload) == "Stopped":
         return "Stopped"
-    has_failed = (
-        retry is not None and retry.is_exhausted and retry.revision == workload.spec.effective_revision
+    return "Failed" if is_reported_failed(workload) else "Pending"
+
+
+def workload_conditions(status: WorkloadStatus, reason: str) -> Iterator[Condition]:
+    """Return the conditions Ready and Failed of the status; `reason` is the reason of the last decision.
+
+    A workload that was never reported as failed has no condition Failed.
+    """
+    yield Condition(
+        type=READY_CONDITION,
+        status="True" if status.ready else "False",
+        reason=status.failure_reason or status.actual_state,
+        message=reason,
     )
-    return "Failed" if has_failed else "Pending"
+    retry = status.retry
+    if retry is not None and retry.has_failed:
+        cause = f"{status.failure_reason}: {status.failure_message}".removesuffix(": ")
+        failures = pluralize(retry.attempts or 0, "failure")
+        message = f"{failures}, the last: {cause}" if cause else failures
+        yield Condition(
+            type=FAILED_CONDITION, status="True", reason=status.failure_reason or "Failed", message=message
+        )
+    elif find_condition(status.conditions, FAILED_CONDITION):
+        yield Condition(type=FAILED_CONDITION, status="False", reason="AsExpected")
 
 
 def awaits_node(workload: LatticeWorkload) -> bool:
-    """Whether the workload is new and only waits for the scheduler."""
+    """Whether the workload is new and only waits for the scheduler: no controller has written its status."""
+    status = workload.status
+    # The API creates workloads with the observed generation 0 and an unknown Ready condition.
+    condition_types = {condition.type for condition in status.conditions}
+    if status.observed_generation == 0 and condition_types == {READY_CONDITION}:
+        status = replace(status, observed_generation=None, conditions=())
     return (
-        workload.status == EMPTY_STATUS
-        and not workload.metadata.annotations
-        and desired_state(workload) == "Running"
+        status == EMPTY_STATUS and not workload.metadata.annotations and desired_state(workload) == "Running"
     )
 
 

@@ -21,11 +21,14 @@ class FakeProvider:
 
     clock: Clock
     name: str = "fake"
+    creates_machines: bool = True
     # Per creation or deletion.
     latency_s: float = 0.0
     # Maximum count of machines.
     quota: int | None = None
     regions: frozenset[str] | None = None
+    # The runtimes that machines have; None: unknown.
+    machine_runtimes: frozenset[str] | None = None
     # While set, calls fail with this message, except `close` and `create` for an existing machine.
     outage_reason: str = ""
     on_created: Callable[[MachineSpec], None] = lambda _: None
@@ -38,6 +41,9 @@ class FakeProvider:
         if self.state_file is not None and self.state_file.exists():
             machines = msgspec.json.decode(self.state_file.read_bytes(), type=list[MachineStatus])
             self._machines = {machine.node: machine for machine in machines}
+
+    async def runtimes(self) -> frozenset[str] | None:
+        return self.machine_runtimes
 
     async def available_capacity(self) -> AvailableCapacity:
         self._raise_if_unavailable()

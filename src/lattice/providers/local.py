@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,11 +39,24 @@ class LocalProvider:
     server_address: Callable[[], str]
     clock: Clock
     name: str = "local"
+    creates_machines: bool = True
     command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
     flags: Sequence[str] = ()
     stop_timeout_s: float = AGENT_STOP_TIMEOUT_S
+    # Detects the runtimes of this host as the agents do; None: the runtimes count as unknown.
+    detect_runtimes: Callable[[], Awaitable[frozenset[str]]] | None = None
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _runtimes: asyncio.Task[frozenset[str]] | None = None
+
+    async def runtimes(self) -> frozenset[str] | None:
+        """The runtimes of this host, detected once: the trial run of a container takes long."""
+        if self.detect_runtimes is None:
+            return None
+        if self._runtimes is None:
+            self._runtimes = asyncio.ensure_future(self.detect_runtimes())
+        # A cancelled caller must not cancel the detection that other callers wait for.
+        return await asyncio.shield(self._runtimes)
 
     async def available_capacity(self) -> AvailableCapacity:
         return AvailableCapacity()
@@ -135,6 +148,8 @@ class LocalProvider:
             *("--grace", f"{int(self.stop_timeout_s * WORKLOAD_STOP_SHARE * 1000)}ms"),
             *("--cpu", f"{size.millicores}m", "--memory", str(size.memory)),
             *(("--disk", str(size.storage)) if size.storage else ()),
+            # The machines share this host: none of them has its GPUs and huge pages for itself.
+            "--no-detect",
             *self.flags,
         ]
         # The token is passed by environment: arguments are readable by every user of the host.

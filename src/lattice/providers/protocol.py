@@ -78,6 +78,13 @@ class Provider(Protocol):
     """An adapter that creates and deletes machines."""
 
     name: str
+    # False: the owners of the machines join them, and `create` always raises `ProvisioningRejected`.
+    creates_machines: bool
+
+    async def runtimes(self) -> frozenset[str] | None:
+        """The runtimes that new machines have: process, container. None: unknown, so every runtime counts as
+        possible until a machine reports."""
+        ...
 
     async def available_capacity(self) -> AvailableCapacity: ...
 
@@ -99,3 +106,8 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def adapter_name(name: str, provider: Provider) -> str:
+    """The name of a provider for placement: NAME, or NAME=manual for a provider that creates no machines."""
+    return name if provider.creates_machines else f"{name}=manual"

@@ -2,6 +2,6 @@
 
 Imported by: app.
 May import: errors kinds kinds.meta metrics tracing server.access server.agents server.discovery
-server.fleet_queries server.live server.requests server.resources server.ui_backend.
+server.fleet_queries server.http server.live server.requests server.resources server.ui_backend.
 May touch: HTTP connections.
 """

@@ -16,10 +16,18 @@ from aiohttp import web
 
 from lattice import metrics
 from lattice import tracing as traces
-from lattice.errors import LatticeError, Malformed, MethodNotAllowed, TooLarge, TooManyRequests, Unavailable
+from lattice.errors import (
+    LatticeError,
+    Malformed,
+    MethodNotAllowed,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+    UnsupportedMediaType,
+)
 from lattice.kinds.join_token import JOIN_PATH
-from lattice.kinds.meta.json_body import encode
-from lattice.server.access.access_reviews import review
+from lattice.kinds.meta.json_body import MAX_BYTES, encode
+from lattice.server.access.access_reviews import LOCAL_REVIEW, require_review_namespace, review
 from lattice.server.access.authentication import TokenAuthenticator, authenticate
 from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
 from lattice.server.agents.join import MAX_JOIN_REQUEST_BYTES, NodeJoinService
@@ -33,16 +41,31 @@ from lattice.server.fleet_queries.service import (
     await_while_connected,
     query_of_path,
 )
+from lattice.server.http.responses import (
+    accepts_gzip,
+    audit_id,
+    complete_response,
+    gzip_pieces,
+    reply_headers,
+    with_etag,
+)
+from lattice.server.http.websocket import (
+    is_websocket,
+    reject_foreign_origin,
+    send_websocket,
+    with_bearer_of_protocol,
+)
 from lattice.server.live.top_and_spending import LIVE_PATHS, UsageService
 from lattice.server.requests import bodies
 from lattice.server.requests.call import JSON, Call, Reply, Target, User
 from lattice.server.requests.options import truthy
-from lattice.server.requests.status_error import status_of, warning_header
+from lattice.server.requests.status_error import status_of
 from lattice.server.resources.api import Api
 from lattice.server.resources.dispatch import handler_for
 from lattice.server.resources.routes import (
     RoutedRequest,
     expand_short_path,
+    expand_watch_path,
     fill_body_kind,
     request_attributes,
     resolve_target,
@@ -51,7 +74,10 @@ from lattice.server.resources.routes import (
 from lattice.server.ui_backend import pages
 from lattice.server.ui_backend.pages import PageRequest, Pages
 
-MAX_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = MAX_BYTES
+# Body types that a page of another site may send without asking the browser for permission. No body of the API has
+# such a type.
+FORM_MEDIA_TYPES = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 # The Retry-After header, in seconds; the Status body has the same number.
 RETRY_AFTER_S = "1"
 # kubectl 1.27 sends SelfSubjectReview in the older version.
@@ -61,7 +87,10 @@ REVIEW_KINDS: dict[tuple[str, ...], str] = {
     for resource, version in product(VIRTUAL_RESOURCES, REVIEW_VERSIONS)
     if resource.verbs == ("create",)
 }
-UNAUTHENTICATED_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
+PROBE_CHECKS = ("ping", "log", "etcd")
+UNAUTHENTICATED_PATHS = frozenset(
+    ["/health", *("/".join(parts) for parts in product(("/healthz", "/livez", "/readyz"), PROBE_CHECKS))]
+) | {"/healthz", "/livez", "/readyz"}
 log = structlog.get_logger()
 
 Health = Callable[[], Mapping[str, Any]]
@@ -87,22 +116,32 @@ class App:
         """Answer one HTTP request. Errors become Kubernetes Status objects; unexpected exceptions are logged
         and answered with 500."""
         started_at = time.perf_counter()
+        audit = audit_id(request, self.api.new_uid())
         verb, resource, target, user = request.method.lower(), "", None, None
         with traces.span("request", method=request.method) as span:
             try:
                 # Before authentication: probes, joining machines and visitors of the page have no user yet.
                 if request.path in UNAUTHENTICATED_PATHS:
-                    return _response(await self._health(request.path))
+                    return await complete_response(
+                        request, await self._health(request.path, request.query), audit
+                    )
                 if request.path == JOIN_PATH and self.join_service is not None:
-                    return _response(await self._join(request, self.join_service))
+                    return await complete_response(
+                        request, await self._join(request, self.join_service), audit
+                    )
                 if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
                     certificate = _peer_certificate(request)
                     page_request = PageRequest(
                         request.method, request.path, request.headers, request.remote or "", certificate
                     )
                     body = await _body(request, MAX_JOIN_REQUEST_BYTES)
-                    return _response(await self.pages.answer(page_request, body))
-                user = await authenticate(self.tokens, request.headers, _peer_certificate(request))
+                    return await complete_response(
+                        request, await self.pages.answer(page_request, body), audit
+                    )
+                headers = with_bearer_of_protocol(request.headers)
+                user = await authenticate(self.tokens, headers, _peer_certificate(request))
+                if is_websocket(headers):
+                    reject_foreign_origin(headers)
                 target, verb, answer = self._route(request, user)
                 resource = target.served.resource.id if target else ""
                 reply = await answer
@@ -127,11 +166,24 @@ class App:
         # A watch may last an hour: its duration says nothing about the speed of the server.
         if verb != "watch":
             metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started_at)
-        return await self._send(request, reply, watching=verb == "watch")
+        return await self._send(request, reply, audit, watching=verb == "watch")
 
     def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
         content_type = request.headers.get("Content-Type", JSON)
-        routed = expand_short_path(RoutedRequest(request.method, request.path, request.query, content_type))
+        # A reply to HEAD is a reply to GET without the body.
+        method = "GET" if request.method == "HEAD" else request.method
+        routed = expand_short_path(RoutedRequest(method, request.path, request.query, content_type))
+        routed = expand_watch_path(routed)
+        if method != "GET":
+            # Reject a write that a page of another site could send with the client certificate of the
+            # browser.
+            media = content_type.partition(";")[0].strip().lower()
+            if media in FORM_MEDIA_TYPES:
+                raise UnsupportedMediaType(
+                    f"the body of the request was in an unknown format - accepted media types include: {JSON},"
+                    f" application/yaml; got {media}",
+                    fix=f"set Content-Type: {JSON}",
+                )
         path, parts = routed.path, routed.path_parts
         # No object name contains a slash. Once decoded, an encoded slash would select a different object.
         if "%2f" in request.raw_path.partition("?")[0].lower():
@@ -144,17 +196,17 @@ class App:
             opening = self.pages.event_stream.open(user, routed.query, reauthenticate)
             return None, "watch", self._open_event_stream(opening)
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
-            if routed.method not in {"GET", "HEAD"}:
+            if routed.method != "GET":
                 raise unknown_path_error(path)
-            return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
-        if (kind := REVIEW_KINDS.get(tuple(parts[1:]))) and request.method == "POST":
-            return None, "create", self._review(request, user, kind)
+            return None, "get", self._document(path, request.headers.get("Accept", ""))
+        if request.method == "POST" and (review_request := _review_of_path(parts)):
+            return None, "create", self._review(request, user, *review_request)
         if self.usage is not None and path in LIVE_PATHS and routed.method == "GET":
             return None, "get", self.usage.read(path, user, routed.query)
         if self.fleet_queries is not None and (query_name := query_of_path(parts)):
             return None, "ask", self._answer_fleet_query(request, user, self.fleet_queries, query_name)
         target = resolve_target(self.api.catalog, path)
-        watching = routed.method == "GET" and truthy(routed.query.get("watch"))
+        watching = request.method == "GET" and truthy(routed.query.get("watch"))
         attributes = request_attributes(routed.method, target, watching=watching)
         return target, attributes.verb, self._answer_resource(request, routed, user, target, attributes)
 
@@ -183,12 +235,19 @@ class App:
             return await self.usage.workload_logs.read(self.api, call)
         return await handler_for(call, attributes.verb)(self.api, call)
 
-    async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
+    async def _document(self, path: str, accept: str) -> Reply:
+        return with_etag(await self.documents.answer(path, accept))
+
+    async def _review(
+        self, request: web.BaseRequest, user: User, kind: str, namespace: str | None = None
+    ) -> Reply:
         body, _ = bodies.parse_body(
             await _body(request), request.headers.get("Content-Type", JSON), kind, allow_protobuf=True
         )
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
+        if namespace is not None:
+            require_review_namespace(body, namespace)
         return Reply(encode(await review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
     async def _open_event_stream(self, opening: Awaitable[Reply]) -> Reply:
@@ -231,31 +290,42 @@ class App:
         body = await _body(request, MAX_JOIN_REQUEST_BYTES)
         return Reply(encode(await join_service.join(body, request.remote or "")), 201)
 
-    async def _health(self, path: str) -> Reply:
+    async def _health(self, path: str, query: Mapping[str, str]) -> Reply:
         if path == "/health":
             return Reply(encode(dict(self.health())))
-        if path == "/readyz":
+        _, probe, check = (*path.split("/"), "")[:3]
+        if probe == "readyz" or check == "etcd":
             try:
                 await asyncio.wait_for(self.api.store.revision(), 2)
             except (TimeoutError, LatticeError) as error:
                 raise Unavailable("the store does not respond", fix="see the server's log") from error
+        if "verbose" in query and not check:
+            lines = [*(f"[+]{name} ok" for name in PROBE_CHECKS), f"{probe} check passed", ""]
+            return Reply("\n".join(lines).encode(), content_type="text/plain")
         return Reply(b"ok", content_type="text/plain")
 
-    async def _send(self, request: web.BaseRequest, reply: Reply, *, watching: bool) -> web.StreamResponse:
+    async def _send(
+        self, request: web.BaseRequest, reply: Reply, audit: str, *, watching: bool
+    ) -> web.StreamResponse:
         if isinstance(reply.body, bytes):
-            return _response(reply)
-        response = web.StreamResponse(
-            status=reply.status,
-            headers={"Content-Type": reply.content_type, "Cache-Control": "no-cache, private"},
-        )
-        for warning in reply.warnings:
-            response.headers.add("Warning", warning_header(warning))
+            return await complete_response(request, reply, audit)
+        pieces = _while_connected(reply.body, request) if reply.is_idle_stream else reply.body
+        response = web.StreamResponse(status=reply.status)
+        for name, value in reply_headers(reply, audit):
+            response.headers.add(name, value)
+        if not watching and not reply.is_idle_stream and accepts_gzip(request.headers):
+            pieces = gzip_pieces(pieces)
+            response.headers["Content-Encoding"] = "gzip"
         response.enable_chunked_encoding()
         if watching:
             metrics.WATCHES.inc()
         try:
+            if watching and is_websocket(request.headers):
+                return await send_websocket(request, reply)
             await response.prepare(request)
-            pieces = _while_connected(reply.body, request) if reply.is_idle_stream else reply.body
+            if request.method == "HEAD":
+                await pieces.aclose()  # type: ignore[attr-defined]
+                return response
             await _write_stream(pieces, response)
         except LatticeError as error:
             # The status line is sent already: an aborted connection is the only way to signal the failure.
@@ -332,11 +402,10 @@ def _error_reply(error: LatticeError, target: Target | None) -> Reply:
     )
 
 
-def _response(reply: Reply) -> web.Response:
-    # Streams are sent piece by piece by `_send`.
-    assert isinstance(reply.body, bytes)  # noqa: S101
-    response = web.Response(body=reply.body, status=reply.status, headers=reply.headers or None)
-    response.headers["Content-Type"] = reply.content_type
-    for warning in reply.warnings:
-        response.headers.add("Warning", warning_header(warning))
-    return response
+def _review_of_path(parts: list[str]) -> tuple[str, str | None] | None:
+    """The kind of review at a path and, for a review of one namespace, the namespace; None for other paths."""
+    if len(parts) == 6 and parts[3] == "namespaces":
+        kind = REVIEW_KINDS.get((parts[1], parts[2], parts[5]))
+        return (kind, parts[4]) if kind == LOCAL_REVIEW else None
+    kind = REVIEW_KINDS.get(tuple(parts[1:]))
+    return (kind, None) if kind and kind != LOCAL_REVIEW else None

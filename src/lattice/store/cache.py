@@ -105,7 +105,16 @@ class Cache(Generic[T]):
         while True:
             try:
                 if not is_listed:
-                    await self._list()
+                    entries: dict[str, Entry] = {}
+                    revision = 0
+                    async for page in list_pages(self.store, self.resource, limit=PAGE_SIZE):
+                        entries.update((entry.key.path, entry) for entry in page.entries)
+                        # All pages have one revision, from which the watch starts without a gap.
+                        revision = page.revision
+                    is_first = self._listed_revision == 0
+                    self._replace_contents(entries, revision)
+                    if is_first and self.freeze:
+                        collect_and_freeze()
                     is_listed = True
                 await self._follow_watch()
             except Gone:
@@ -113,18 +122,6 @@ class Cache(Generic[T]):
             except Unavailable:
                 self._backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2)
             await self.clock.sleep(self._backoff_s * (0.5 + self.rng.random() / 2))
-
-    async def _list(self) -> None:
-        entries: dict[str, Entry] = {}
-        revision = 0
-        async for page in list_pages(self.store, self.resource, limit=PAGE_SIZE):
-            entries.update((entry.key.path, entry) for entry in page.entries)
-            # All pages have one revision, from which the watch starts without a gap.
-            revision = page.revision
-        is_first = self._listed_revision == 0
-        self._replace_contents(entries, revision)
-        if is_first and self.freeze:
-            collect_and_freeze()
 
     def _replace_contents(self, entries: Mapping[str, Entry], revision: int) -> None:
         """Replace the contents by a list and notify the listeners of the difference."""

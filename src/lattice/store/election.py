@@ -80,7 +80,12 @@ class Election:
                     self._lease_until = 0.0
                     await self._wait_to_campaign()
         finally:
-            await self._resign()
+            term = self._term
+            # Leading ends before the lease is released, because the next leader may then begin at once.
+            self._stop_leading()
+            if term is not None:
+                with contextlib.suppress(LatticeError):
+                    await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)
 
     async def _lead_once(self) -> None:
         sent_at = self.clock.monotonic()
@@ -142,11 +147,3 @@ class Election:
             return await with_timeout(self.clock, seconds, request)
         except TimeoutError:
             return None
-
-    async def _resign(self) -> None:
-        term = self._term
-        # Leading ends before the lease is released, because the next leader may then begin at once.
-        self._stop_leading()
-        if term is not None:
-            with contextlib.suppress(LatticeError):
-                await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)

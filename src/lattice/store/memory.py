@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lattice.clock import Clock
 from lattice.store.protocol import (
     ABSENT,
+    MAX_EMBEDDED_COMMIT_BYTES,
     REQUEST_ID_TTL_S,
     Batch,
     Change,
@@ -101,6 +102,12 @@ class MemoryStore:
         stop = min(end, start + limit) if limit else end
         return Page([table.entries[path] for path in table.paths[start:stop]], list_revision, stop < end)
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        paths = self._table(resource).paths
+        if namespace is None:
+            return len(paths)
+        return bisect_left(paths, f"{namespace}0") - bisect_left(paths, f"{namespace}/")
+
     async def watch(self, resource: str, after: int) -> Watch:
         # An empty store is at revision 1.
         after = max(after, 1)
@@ -118,7 +125,7 @@ class MemoryStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_EMBEDDED_COMMIT_BYTES, "the memory store")
         # Expired ids are dropped first, so that a request id repeated after its lifetime counts as a new
         # request.
         self._forget_requests()

@@ -21,6 +21,9 @@ ABSENT = 0
 MAX_COMMIT_OPERATIONS = 100
 # Limit of the bytes of keys and values in one commit. The default limit of etcd is 1.5 MiB.
 MAX_COMMIT_BYTES = 1 << 20
+# The same limit of stores without a network in between (SQLite, memory): the largest body of a request, 3 MiB as
+# in Kubernetes, with what the server adds to the object.
+MAX_EMBEDDED_COMMIT_BYTES = 4 << 20
 # How long a store remembers a request id.
 REQUEST_ID_TTL_S = 600.0
 
@@ -183,6 +186,10 @@ class Store(Protocol):
         """
         ...
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        """Return the number of objects at the newest revision, without reading the objects."""
+        ...
+
     async def watch(self, resource: str, after: int) -> Watch:
         """Watch the changes after revision `after`. Raise Gone if the revision is compacted or lies in the
         future."""
@@ -247,9 +254,14 @@ async def list_pages(
         yield page
 
 
-def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
-    """Raise an error for a commit without writes, with a repeated key or beyond the limits, which are the
-    same in every store."""
+def validate_commit(
+    writes: Sequence[Write],
+    checks: Sequence[Check],
+    max_bytes: int = MAX_COMMIT_BYTES,
+    store: str = "this store",
+) -> None:
+    """Raise an error for a commit without writes, with a repeated key or beyond the limits; `store` names the
+    store in the message about its limit of bytes."""
     if not writes:
         raise Malformed("a commit needs at least one write")
     operations = len(writes) + len(checks)
@@ -267,9 +279,10 @@ def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
     size = sum(len(write.value) for write in writes if isinstance(write, Put)) + sum(
         len(str(key)) for key in keys
     )
-    if size > MAX_COMMIT_BYTES:
+    if size > max_bytes:
         raise TooLarge(
-            f"{size} bytes in one commit; the maximum is {MAX_COMMIT_BYTES}", fix="split the commit"
+            f"{store} takes at most {max_bytes:,} bytes in one commit, got {size:,}",
+            fix="split the object into several smaller ones, or use a store with a higher limit",
         )
 
 

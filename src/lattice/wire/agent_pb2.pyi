@@ -44,7 +44,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., registration: _Optional[_Union[Registration, _Mapping]] = ...) -> None: ...
 
 class Registration(_message.Message):
-    __slots__ = ("capacity", "reserved", "gpus", "addresses", "runtimes", "first_port", "last_port", "labels")
+    __slots__ = ("capacity", "reserved", "gpus", "addresses", "runtimes", "first_port", "last_port", "labels", "licences", "machine_image")
     class CapacityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,8 @@ class Registration(_message.Message):
     FIRST_PORT_FIELD_NUMBER: _ClassVar[int]
     LAST_PORT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    LICENCES_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_IMAGE_FIELD_NUMBER: _ClassVar[int]
     capacity: _containers.ScalarMap[str, int]
     reserved: _containers.ScalarMap[str, int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
@@ -82,7 +84,9 @@ class Registration(_message.Message):
     first_port: int
     last_port: int
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, capacity: _Optional[_Mapping[str, int]] = ..., reserved: _Optional[_Mapping[str, int]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., addresses: _Optional[_Iterable[_Union[Address, _Mapping]]] = ..., runtimes: _Optional[_Iterable[str]] = ..., first_port: _Optional[int] = ..., last_port: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    licences: _containers.RepeatedScalarFieldContainer[str]
+    machine_image: str
+    def __init__(self, capacity: _Optional[_Mapping[str, int]] = ..., reserved: _Optional[_Mapping[str, int]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., addresses: _Optional[_Iterable[_Union[Address, _Mapping]]] = ..., runtimes: _Optional[_Iterable[str]] = ..., first_port: _Optional[int] = ..., last_port: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., licences: _Optional[_Iterable[str]] = ..., machine_image: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("model", "milli_free")
@@ -111,7 +115,7 @@ class Usage(_message.Message):
     def __init__(self, cpu: _Optional[int] = ..., memory: _Optional[int] = ..., disk: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("number", "order", "is_whole", "reports", "gone", "usage", "workload_usage")
+    __slots__ = ("number", "order", "is_whole", "reports", "gone", "usage", "workload_usage", "leaving")
     class WorkloadUsageEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +130,7 @@ class Beat(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_USAGE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     number: int
     order: int
     is_whole: bool
@@ -133,10 +138,11 @@ class Beat(_message.Message):
     gone: _containers.RepeatedScalarFieldContainer[str]
     usage: Usage
     workload_usage: _containers.MessageMap[str, Usage]
-    def __init__(self, number: _Optional[int] = ..., order: _Optional[int] = ..., is_whole: bool = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., workload_usage: _Optional[_Mapping[str, Usage]] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, number: _Optional[int] = ..., order: _Optional[int] = ..., is_whole: bool = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., workload_usage: _Optional[_Mapping[str, Usage]] = ..., leaving: bool = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how", "exit_code")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +152,7 @@ class Report(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     HOW_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -155,7 +162,8 @@ class Report(_message.Message):
     failure: str
     log: str
     how: str
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "version", "term", "heartbeat", "node")
@@ -200,7 +208,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ..., is_whole: bool = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "gpus", "gpu_milli", "restart", "qos", "cpu_request", "memory_request")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +235,12 @@ class Assignment(_message.Message):
     MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     STOP_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    CPU_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -239,7 +253,13 @@ class Assignment(_message.Message):
     memory_limit: int
     disconnect: str
     stop_after_ms: int
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    gpu_milli: int
+    restart: str
+    qos: str
+    cpu_request: int
+    memory_request: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., gpu_milli: _Optional[int] = ..., restart: _Optional[str] = ..., qos: _Optional[str] = ..., cpu_request: _Optional[int] = ..., memory_request: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("beat",)

@@ -11,6 +11,7 @@ from lattice.agent.host.cgroups import (
     create_cgroups,
     limit_files,
     process_cgroups,
+    weight_files,
     writable_hierarchies,
 )
 from lattice.agent.host.runtime_protocol import Limits
@@ -52,6 +53,20 @@ def test_limit_files_per_cgroup_version(
     limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]
 ) -> None:
     assert limit_files(limits, version, controllers) == expected
+
+
+@pytest.mark.parametrize(
+    ("requested", "shares", "weight"),
+    [
+        pytest.param(None, "2", "1", id="no request gets what is left"),
+        pytest.param(500, "512", "20", id="half a core"),
+        pytest.param(4000, "4096", "157", id="four cores"),
+        pytest.param(10_000_000, "262144", "10000", id="the bounds of the kernel"),
+    ],
+)
+def test_cpu_share_follows_the_request(requested: int | None, shares: str, weight: str) -> None:
+    assert weight_files(Limits(cpu=requested), 1, BOTH) == {"cpu.shares": shares}
+    assert weight_files(Limits(cpu=requested), 2, BOTH) == {"cpu.weight": weight}
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,56 @@ async def test_cpu_limit_is_enforced(tmp_path: Path) -> None:
         assert 50 < used.cpu < 300
 
 
+@needs_cgroups
+async def test_contended_cpu_goes_by_requests_and_limit_throttles(tmp_path: Path) -> None:
+    """Over its limit a process is slowed down, not ended; its share of contended CPU is that of its request."""
+    async with running_node(tmp_path) as node:
+        spec = shell("while :; do :; done", limits=Limits(cpu=200), requests=Limits(cpu=100), qos="Burstable")
+        await node.runtime.start(spec)
+        (record,) = written(node.folder).records
+        files = {
+            path.name: path.read_text()
+            for cgroup in record.handle.cgroups
+            for path in Path(cgroup).glob("cpu.*")
+            if path.name in ("cpu.shares", "cpu.weight")
+        }
+        assert files.get("cpu.shares", files.get("cpu.weight", "")).strip() in ("102", "4")
+        (statistics,) = [
+            path
+            for cgroup in record.handle.cgroups
+            for path in Path(cgroup).glob("cpu.stat")
+            if "nr_throttled" in path.read_text()
+        ]
+        # A busy machine may leave the loop less CPU than its limit for a while.
+        end = time.monotonic() + 20
+        while "nr_throttled 0\n" in statistics.read_text():
+            assert time.monotonic() < end, statistics.read_text()
+            await asyncio.sleep(0.1)
+        (instance,) = await node.runtime.list()
+        assert instance.is_live
+
+
+async def test_out_of_memory_order_is_that_of_the_classes(tmp_path: Path) -> None:
+    """The kernel kills the highest score first; children inherit the score."""
+    scores = {}
+    async with running_node(tmp_path) as node:
+        for qos, memory in (("BestEffort", None), ("Burstable", 1 << 30), ("Guaranteed", 1 << 30)):
+            name = qos.lower()
+            spec = a_spec(
+                *("sh", "-c", "cat /proc/self/oom_score_adj"),
+                id=instance_id(uid=name),
+                workload=f"default/{name}",
+                requests=Limits(memory=memory),
+                qos=qos,
+            )
+            await node.runtime.start(spec)
+            await node.ended(spec.id)
+            scores[qos] = int(await node.runtime.logs(spec.id, 1))
+    assert scores["BestEffort"] == 1000
+    assert 1000 > scores["Burstable"] > scores["Guaranteed"]
+    assert scores["Guaranteed"] <= max(0, int(Path("/proc/self/oom_score_adj").read_text()))
+
+
 async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None:
     async with running_node(tmp_path, WITHOUT_CGROUPS) as node:
         limits = Limits(cpu=100, memory=50_000_000)

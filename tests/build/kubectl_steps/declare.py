@@ -132,14 +132,14 @@ STEPS = (
         "an unknown field is warned about and left out when asked so",
         "kubectl apply -f unknown-field.yaml --validate=warn -o jsonpath='{.spec}'",
         out=r'\A\{"provider":\{"type":"aws"\}\}\Z',
-        err=r'^Warning: unknown field "spec\.provider\.regoin"$',
+        err=r'^Warning: unknown field "spec\.provider\.regoin"; did you mean region\?$',
         since=(1, 27),
     ),
     Step(
         "an unknown field is left out silently when asked so",
         "kubectl delete lp odd --ignore-not-found >/dev/null; kubectl create -f unknown-field.yaml --validate=false -o jsonpath='{.spec}'",
         out=r'\A\{"provider":\{"type":"aws"\}\}\Z',
-        err=r'\A(Warning: unknown field "spec\.provider\.regoin"\n)?\Z',  # kubectl before 1.25 cannot ask for silence
+        err=r'\A(Warning: unknown field "spec\.provider\.regoin"; did you mean region\?\n)?\Z',  # kubectl before 1.25 cannot ask for silence
     ),
     Step(
         "a field given twice is refused",

@@ -2,7 +2,7 @@
 
 from build.kubectl_steps.step import Step
 
-SERVICE_HEADS = r"NAME\s+WANTED\s+READY\s+REPLICAS\s+POOLS\s+COST/H\s+PHASE\s+VERDICT\s+AGE"
+SERVICE_HEADS = r"NAME\s+WANTED\s+READY\s+UPDATED\s+POOLS\s+COST/H\s+PHASE\s+VERDICT\s+AGE"
 
 STEPS = (
     Step(

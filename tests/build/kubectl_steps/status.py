@@ -2,8 +2,10 @@
 
 from build.kubectl_steps.step import Step
 
+# kubectl waits for the generation that the status describes, too.
 READY = (
-    '{"status":{"phase":"Up","fired":3,"conditions":[{"type":"Ready","status":"True","reason":"Tested","message":"fine",'
+    '{"status":{"phase":"Up","fired":3,"observedGeneration":99,'
+    '"conditions":[{"type":"Ready","status":"True","reason":"Tested","message":"fine",'
     '"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}'
 )
 RULE = "/apis/lattice.dev/v1alpha1/automationrules/sleeper"
@@ -36,8 +38,8 @@ STEPS = (
     ),
     Step(
         "Lattice writes status, asked by an old kubectl",
-        f'kubectl get ar sleeper -o json | sed \'s/"kind": "AutomationRule",/&"status": {{"phase": "Up","fired":3,"conditions":'
-        f'[{{"type":"Ready","status":"True","reason":"Tested"}}]}},/\' | kubectl replace --raw {RULE}/status -f -',
+        f'kubectl get ar sleeper -o json | sed \'/^    "status": {{/,/^    }}/c "status": {{"phase": "Up","fired":3,"conditions":'
+        f'[{{"type":"Ready","status":"True","reason":"Tested"}}]}}\' | kubectl replace --raw {RULE}/status -f -',
         out=r'"phase":"Up"',
         who="system",
         before=(1, 27),

@@ -19,9 +19,9 @@ def ids(*words):
         ],
         *[
             (w, "latticeservices.lattice.dev")
-            for w in ("services", "service", "lsvc", "latticeservices.v1alpha1.lattice.dev")
+            for w in ("services", "service", "svc", "lsvc", "latticeservices.v1alpha1.lattice.dev")
         ],
-        *[(w, "services") for w in ("svc", "services.v1.")],
+        ("services.v1.", "services"),
         *[(w, "latticenodes.lattice.dev") for w in ("nodes", "node", "ln")],
         *[(w, "latticeworkloads.lattice.dev") for w in ("workloads", "lw")],
         *[(w, "latticeclusters.lattice.dev") for w in ("clusters", "lc")],
@@ -101,6 +101,8 @@ def test_addresses():
 
 def test_kinds_of_manifests():
     assert kind_names().find_resource("lattice.dev/v1alpha1", "LatticePool").plural == "latticepools"
-    assert kind_names().find_resource("v1", "Service").id == "services"
+    with pytest.raises(NotFound, match="Service is a kind of Kubernetes") as raised:
+        kind_names().find_resource("v1", "Service")
+    assert "declare a LatticeService" in raised.value.fix
     with pytest.raises(NotFound, match="did you mean LatticePool"):
         kind_names().find_resource("lattice.dev/v1alpha1", "LatticePol")

@@ -173,7 +173,7 @@ def test_blocked_drain_shows_the_reason(server, lattice, monkeypatch):
     server.put(WEB, a_listed_workload())
     ran = lattice("drain", "n1", "--timeout", "5s")
     assert ran.code == 3
-    assert f"waiting for node/n1: {WHY}\n" in ran.err
+    assert ran.err.count(f"waiting for node/n1: {WHY}\n") == 1, "once, not repeated"
     assert f"node/n1 is not empty after 5 s: {WHY}" in ran.err
 
 
@@ -193,14 +193,37 @@ def test_token_warns_of_missing_pool_and_existing_node(server, lattice):
     server.put(f"{SECRETS}/lattice-ca", {"metadata": {"name": "lattice-ca"}, "data": {"tls.crt": "eA=="}})
     server.answers["POST", SECRETS] = [(201, [], {"metadata": {}})] * 2
     server.put(N1, a_listed_node())
-    ran = lattice("tokens", "create", "--pool", "nope", "--cluster", "none", "--node", "n1")
+    ran = lattice("tokens", "create", "--pool", "nope", "--node", "n1")
     assert (ran.code, ran.out[:4]) == (0, "ljt-")
     assert ran.err == (
         "Warning: node n1 exists already: the machine that joins with this token replaces the current machine\n"
         "Warning: there is no pool nope yet; see `lattice get pools`\n"
-        "Warning: there is no cluster none yet; see `lattice get clusters`\n"
     )
     assert lattice("tokens", "create", "--node", "n2").err == ""
+
+
+LAB = "/apis/lattice.dev/v1alpha1/latticeclusters/lab-002"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param(
+            ("--cluster", "none", "--pool", "lab"), "there is no cluster none", id="no such cluster"
+        ),
+        pytest.param(
+            ("--cluster", "lab-002", "--pool", "west"), "cluster lab-002 is in pool lab", id="another pool's"
+        ),
+        pytest.param(("--extended", "dongle"), "'dongle' is not NAME=COUNT", id="no amount"),
+        pytest.param(("--extended", "dongle=many"), "dongle", id="no count"),
+    ],
+)
+def test_token_that_can_never_serve_is_refused(server, lattice, words, reason):
+    server.put(LAB, {"metadata": {"name": "lab-002"}, "spec": {"pool": "lab"}})
+    ran = lattice("tokens", "create", *words)
+    assert ran.code != 0
+    assert reason in ran.err
+    assert "fix:" in ran.err
 
 
 def test_missing_token_error_names_the_list_command(server, lattice):

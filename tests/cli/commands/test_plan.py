@@ -32,7 +32,7 @@ def test_plan_from_an_empty_fleet_places_everything(lattice):
     assert "+ default/api-gateway us-east 2, eu-west 1 +$0.576 +$414.72" in lines
     assert "+ us-east-002 us-east 3 × medium +$0.576" in lines
     assert "total $0.00 $1.536 +$1.536 +$1,105.92" in lines
-    assert "latticepool/us-east $10,000.00 0 % → 6 % 80 % hard $13.120888" in lines
+    assert "latticepool/us-east $10,000.00 0 % → 6 % 80 % hard $13.1209" in lines
     assert "prices: costPerHour of node classes" in ran.out
     assert ran.err == ""
 

@@ -304,7 +304,9 @@ def test_optimise_lists_moves_that_save_money(lattice, running):
             "us-east does not have pci",
             id="a compliance standard that the pool does not have",
         ),
-        pytest.param(["cost", "--by", "team"], "is not pool, service or label:KEY", id="cost by anything"),
+        pytest.param(
+            ["cost", "--by", "team"], "is not pool, service, node or label:KEY", id="cost by anything"
+        ),
         pytest.param(["optimise", "--payback", "5s"], "--payback must be 1h or more", id="a payback at once"),
         pytest.param(
             ["optimise", "--move-cost", "x"],

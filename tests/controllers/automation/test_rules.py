@@ -39,14 +39,15 @@ class WebhookReceiver:
     failures: int = 0
     dead: str = ""  # an address that does not answer within the timeout
 
-    async def post(self, url: str, body: Any, timeout: float) -> None:
+    async def post(self, url: str, body: Any, timeout: float, signing_key: bytes = b"") -> None:
         if url == self.dead:
             await self.clock.sleep(timeout)
             raise Unavailable(f"dead.example did not answer within {timeout:g} s")
         if self.failures:
             self.failures -= 1
             raise Unavailable("hooks.example cannot be reached")
-        self.calls.append({**body, "url": url, "timeout": timeout})
+        signed = {"key": signing_key} if signing_key else {}
+        self.calls.append({**body, "url": url, "timeout": timeout, **signed})
 
 
 @dataclass

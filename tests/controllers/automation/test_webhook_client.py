@@ -2,6 +2,7 @@
 hosts (abuse case 16)."""
 
 import asyncio
+import hmac
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -51,6 +52,7 @@ class Hook:
 
     folder: Path
     seen: list[Any] = field(default_factory=list)
+    signatures: list[tuple[bytes, str]] = field(default_factory=list)
     port: int = 0
     authority: CertificateAuthority = field(default_factory=lambda: new_authority()[0])
 
@@ -62,6 +64,7 @@ class Hook:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.seen.append((request.path, await request.json() if request.can_read_body else None))
+        self.signatures.append((await request.read(), request.headers.get("X-Lattice-Signature", "")))
         match request.path:
             case "/moved":
                 return web.Response(status=302, headers={"Location": f"https://localhost:{self.port}/ok"})
@@ -117,6 +120,16 @@ async def test_body_arrives_over_verified_tls(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         await post_webhook(found, "/ok")
         assert found.seen == [("/ok", {"message": "hello"})]
+
+
+async def test_signature_is_of_the_raw_body(tmp_path: Path) -> None:
+    async with hook(tmp_path) as found:
+        client = HttpsWebhookClient(LOOPBACK, found.trusted)
+        await client.post(f"https://localhost:{found.port}/ok", {"message": "hello"}, 5.0, b"shared")
+        await client.post(f"https://localhost:{found.port}/ok", {"message": "hello"}, 5.0)
+        (body, signature), (_, unsigned) = found.signatures
+        assert signature == "sha256=" + hmac.new(b"shared", body, "sha256").hexdigest()
+        assert unsigned == ""
 
 
 REFUSED = {

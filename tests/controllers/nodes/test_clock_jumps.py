@@ -54,7 +54,7 @@ async def test_failure_reset_measures_elapsed_time(jump: float) -> None:
         await world.run(20)
         assert (world.workload().status.actual_state, world.attempts()) == ("Running", 1)
         world.clock.wrong = jump
-        await world.run(200)
+        await world.run(560)
         assert world.attempts() == 1
         await world.run(60)
         assert world.attempts() == 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.objects import a_workload, make_object
+from build.objects import a_ledger, a_workload, make_object
 from build.workload_world import BROKEN, DRAIN, World, a_joining_node, a_service_with_minimum, running_world
 
 from lattice.kinds.cluster import LatticeCluster
@@ -152,7 +152,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.run(30)
         condition = world.condition("n1", "Drained")
         needs = "default/web-1: a replacement replica must start first: service default/web has 1 available and needs 1"
-        why = f"{message}; pool south has 4 of 4 nodes"
+        why = f"pool south is full: 4 of 4 nodes; {message}"
         assert condition is not None
         assert (condition.reason, condition.message) == (
             "NoRoomForOneMore",
@@ -162,6 +162,35 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.cordon("free", on=False)
         await world.run(30)
         assert (await world.events("n1"))[3:] == ["NodeDrained"]
+
+
+async def test_drain_that_a_budget_blocks_names_the_budget_once() -> None:
+    async with running_world() as world:
+        await spread_out(world, 1, 1)
+        await world.cordon("free")
+        await world.set_taints("n1", DRAIN)
+        lots = {"south-001": [{"nodeClass": "nano", "count": 2, "micros": 4000}]}
+        as_of = {"committedMicros": 8000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+        await world.add(a_ledger("south", 6_000_000, machines=lots, **as_of))
+        await world.add(make_object(LatticeCluster, "south-001", spec={"pool": "south"}))
+        await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
+        since = world.context.timestamp
+        for missing in ("750m", "500m"):
+            stuck = {
+                "type": "Scheduled",
+                "status": "False",
+                "reason": "NoNodeFits",
+                "message": f"1 without {missing} cpu",
+                "lastTransitionTime": since,
+            }
+            await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
+            await world.run(60)
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert "the budget refuses one more machine for cluster south-001" in condition.message
+        assert "needs $0.004/h, has $0.000064/h left of $6.00/30d" in condition.message
+        assert "1 without 500m cpu" in condition.message
+        assert (await world.events("n1")).count("NodeDrainStuck") == 1, "another amount is no news"
 
 
 async def test_drain_waits_for_replica_evicted_by_other_taint() -> None:

@@ -80,7 +80,7 @@ async def test_random_faults_converge_without_overlap(seed: int) -> None:
             await world.set_taints(agent.name)
             agent.cut()
             agent.connect()
-        await world.run(400)
+        await world.run(700)
         for path in (f"default/{name}" for name in "abcd" if world.is_there(f"default/{name}")):
             runs = (
                 desired_state_of(world, path) == "Running"

@@ -11,7 +11,10 @@ from build.workload_world import World, running_world
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_condition
+from lattice.kinds.node import DRAINING_TAINT
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
@@ -111,7 +114,7 @@ async def test_failures_reset_after_long_run() -> None:
         await world.add(a_workload())
         await world.run(10)
         assert (world.attempts(), summary(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
-        await world.run(250)
+        await world.run(610)
         assert (world.attempts(), summary(world)) == (0, ("Running", True, "Forgive", ""))
         agent.end(W, log="a\nb\n")
         await world.run(1)
@@ -410,3 +413,60 @@ async def test_preempted_workload_stops_before_rescheduling() -> None:
         assert [condition.type for condition in world.workload().status.conditions] == ["Ready"]
         assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]
         assert (world.overlaps, world.live()) == ([], ["n1"])
+
+
+async def test_service_replica_is_reported_failed_and_still_restarted() -> None:
+    async with running_world() as world:
+        agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 7})
+        await world.add(a_workload(service="web"))
+        await world.run(200)
+        status = world.workload().status
+        assert (status.actual_state, world.attempts(), len(agent.starts)) == ("Failed", 6, 6)
+        failed = find_condition(status.conditions, "Failed")
+        assert failed is not None
+        assert (failed.status, failed.reason) == ("True", "RUNTIME_ERROR")
+        assert (await world.events("w")).count("WorkloadFailed") == 1
+        await world.lead("two")
+        await world.run(600)
+        assert (summary(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 8)
+        assert world.workload().status.restarts == 7
+        await world.run(610)
+        failed = find_condition(world.workload().status.conditions, "Failed")
+        assert (world.attempts(), failed and failed.status) == (0, "False")
+
+
+async def test_job_that_succeeds_never_runs_again_and_frees_its_ports() -> None:
+    async with running_world() as world:
+        agent = await world.join("n1")
+        await world.add(a_workload(restartPolicy="OnFailure"))
+        await world.run(5)
+        agent.finish(W)
+        await world.run(5)
+        status = world.workload().status
+        assert (status.actual_state, status.last_exit_code, status.ready) == ("Succeeded", 0, False)
+        assert (status.allocated_ports, status.failure_reason) == ({}, "")
+        assert await world.event_message("WorkloadSucceeded")
+        await world.lead("two")
+        await world.run(700)
+        assert (world.workload().status.actual_state, len(agent.starts)) == ("Succeeded", 1)
+        await world.set_taints("n1", Taint(key=DRAINING_TAINT, effect="NoSchedule"))
+        await world.run(20)
+        status = world.workload().status
+        assert (status.actual_state, status.binding, len(agent.starts)) == ("Succeeded", None, 1)
+
+
+async def test_exit_code_of_a_failure_is_stored() -> None:
+    async with running_world() as world:
+        agent = await world.join("n1")
+        await world.add(a_workload(restartPolicy="Never"))
+        await world.run(5)
+        agent.end(W, log="no such table\n", exit_code=3)
+        await world.run(5)
+        status = world.workload().status
+        assert (summary(world), status.last_exit_code) == (
+            ("Failed", False, "MarkFailed", "RUNTIME_ERROR"),
+            3,
+        )
+        assert status.last_log == "no such table\n"
+        await world.run(700)
+        assert len(agent.starts) == 1

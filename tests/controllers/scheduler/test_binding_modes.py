@@ -19,7 +19,7 @@ from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode, BindRequest
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Check, Put, Term, Write
+from lattice.store.protocol import MAX_EMBEDDED_COMMIT_BYTES, Check, Put, Term, Write
 
 NEVER = "2100-01-01T00:00:00+00:00"
 
@@ -149,7 +149,9 @@ async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: 
 
 async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
     async with open_world() as (world, clock):
-        await world.add(a_node("n1"), _heavy(a_workload("huge", 100), 1_047_000), a_workload("w"))
+        await world.add(
+            a_node("n1"), _heavy(a_workload("huge", 100), MAX_EMBEDDED_COMMIT_BYTES - 1_576), a_workload("w")
+        )
         async with running_scheduler(world.store, clock) as scheduler:
             for wait in (1, 2, 4):
                 await scheduler.run_cycle()

@@ -127,7 +127,9 @@ async def test_lowered_budget_refuses_and_nothing_is_written() -> None:
         assert decision.reason.startswith("over budget: ")
         assert "needs $0.20/h" in decision.reason
         assert fleet.machines() == {}
-        assert fleet.all(LatticeLedger) == []
+        (ledger,) = fleet.all(LatticeLedger)
+        assert ledger.status.machines == {}
+        assert [refusal.service for refusal in ledger.status.refused] == ["default/api"]
         assert fleet.placed() == {}
 
 

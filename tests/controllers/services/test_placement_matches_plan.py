@@ -19,6 +19,7 @@ from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.feed.placement_input import PricingTables
+from lattice.placement.model.costs import unpriced_groups
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 from lattice.store.memory import MemoryStore
@@ -51,17 +52,15 @@ async def committed(fleet: RunningFleet) -> tuple[dict[str, Any], dict[str, Any]
     return where, machines, rates
 
 
-def shares(fleet: RunningFleet) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in fleet.all(LatticeService):
-        costs = [
-            placed.cost.hourly
-            for placed in each.status.placements
-            if placed.cost and placed.cost.hourly is not None
-        ]
+def shares(fleet: RunningFleet) -> dict[str, int | None]:
+    """The cost of each placed service, None if the price of one of its machines is unknown."""
+    results: dict[str, int | None] = {}
+    for service in fleet.all(LatticeService):
+        costs = [placed.cost and placed.cost.hourly for placed in service.status.placements]
         if costs:
-            found[f"default/{each.metadata.name}"] = sum(map(dollars_to_micros, costs))
-    return found
+            known = [dollars_to_micros(cost) for cost in costs if cost is not None]
+            results[f"default/{service.metadata.name}"] = sum(known) if len(known) == len(costs) else None
+    return results
 
 
 @settings(max_examples=400 if LONG else 15, deadline=None)
@@ -80,7 +79,10 @@ async def test_committed_placements_match_plan(world: World) -> None:
         }
         assert machines == {name: dict(each) for name, each in planned.clusters.items()}
         assert rates == {name: rate for name, rate in planned.fleet.ledgers.committed.items() if rate}
-        assert shares(fleet) == {name: planned.service_rates.get(name, 0) for name in planned.replica_counts}
+        assert shares(fleet) == {
+            name: None if unpriced_groups(planned.fleet, name) else planned.service_rates.get(name, 0)
+            for name in planned.replica_counts
+        }
 
 
 @settings(max_examples=400 if LONG else 15, deadline=None)

@@ -26,10 +26,11 @@ from lattice.controllers.services.placement import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import NODE_CLASS_LABEL
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import Binding
+from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.plan.plan import FleetState, plan
@@ -142,6 +143,51 @@ async def test_deleted_pool_removes_nothing_as_planned(world: World, going: str,
         assert stranded == moving
 
 
+LIES = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.sampled_from([{"cpu": cores * 500, "memory": memory << 29}, {"cpu": 100, "memory": 1 << 30}])
+        for name, cores, memory in (("s", 2, 4), ("m", 4, 16), ("l", 16, 64))
+    },
+)
+
+
+@EXAMPLES
+@given(world=worlds(), lies=LIES, replicas=st.integers(1, 4))
+async def test_applied_plan_matches_with_classes_that_lie(
+    world: World, lies: dict[str, dict[str, int]], replicas: int
+) -> None:
+    """Machines of some classes have half of what is stated, or next to nothing."""
+    clock = VirtualClock()
+    async with running_fleet(
+        *world.objects.values(), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+    ) as fleet:
+        fleet.reports = lies
+        for _ in range(20):
+            await settle_fleet(fleet, world, binding=True)
+            waiting = [replica for replica in fleet.all(LatticeWorkload) if replica.status.binding is None]
+            if not waiting:
+                break
+            for replica in waiting:
+                await fleet.mark_unschedulable(replica)
+            clock.jump(60)
+        assert not waiting, "a replica is bound, or has a verdict instead of a machine"
+        now, before = observed_world(fleet, world), current_placements(fleet)
+        api = scaled(now.services["default/api"], replicas)
+        planned = plan(now, [api], []).state_after
+        assert planned is not None
+        await fleet.apply(api)
+        await settle_fleet(fleet, world, binding=False)
+        if any(fleet.reports.get(name) for kinds in planned.clusters.values() for name in kinds):
+            known = {record.offer for kind in fleet.all(LatticeNodeClass) for record in kind.status.observed}
+            if not known >= {pool for placed in planned.replica_counts.values() for pool, _, _ in placed}:
+                # A class is new in an offer: what its machines have is not known before one has come.
+                return
+        check_placements(fleet, planned, before)
+        await settle_fleet(fleet, world, binding=True)
+        check_machines(fleet, planned, before)
+
+
 def _is_in(service: LatticeService, pool: str) -> bool:
     return any(placement.pool == pool for placement in service.status.placements)
 
@@ -243,23 +289,24 @@ async def test_terminating_service_holds_no_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("priority", "machines_left"),
+    ("first", "machines_left"),
     [
-        pytest.param(0, 1, id="the first leaves the other alone, which gives its machine up"),
-        pytest.param(1, 2, id="the first leaves the most crowded machine, which the other shares"),
+        pytest.param("api", 1, id="the first leaves the other alone, which gives its machine up"),
+        pytest.param("web", 2, id="the first leaves the most crowded machine, which the other shares"),
     ],
 )
-async def test_higher_priority_service_scales_down_first(priority: int, machines_left: int) -> None:
+async def test_higher_priority_service_scales_down_first(first: str, machines_left: int) -> None:
     """One replica of api is on each machine; two replicas of web share a machine, and one has another."""
     supply = a_class("l", 3, 12), a_pool(classes=["l"])
+    api, web = {"priority": int(first == "api")}, {"priority": int(first == "web")}
     async with running_fleet(
-        *supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)
+        *supply, a_service(replicas=2, **api), a_service("web", replicas=3, **web)
     ) as fleet:
         await fleet.converge()
         await bound_to(fleet, "api", 1, 2)
         await bound_to(fleet, "web", 1, 1, 2)
         await settle_fleet(fleet, World.of([]), binding=True)
-        await assert_plan_holds(fleet, a_service(replicas=1), a_service("web", replicas=2, priority=priority))
+        await assert_plan_holds(fleet, a_service(replicas=1, **api), a_service("web", replicas=2, **web))
         assert machines(fleet) == {"p1-001": {"l": machines_left}}
 
 

@@ -160,6 +160,24 @@ async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
         ] == [1, 1, 0]
 
 
+async def test_rollout_of_replicas_that_are_down_ends_with_ready_ones() -> None:
+    service = a_service(replicas=2)
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        for replica in fleet.live():
+            await fleet.change(replica, actual_state="Failed", ready=False, failure_reason="RUNTIME_ERROR")
+        await fleet.apply(with_image(service, "app:2"))
+        for _ in range(3):
+            await fleet.converge()
+            await fleet.finish_deletions()
+        assert fleet.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+        assert await fleet.events("RolloutDone") == [], "no new replica is ready yet"
+        await fleet.bind()
+        await fleet.converge()
+        assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+        assert len(await fleet.events("RolloutDone")) == 1
+
+
 async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
     service = a_service(replicas=2)
     async with running_fleet(a_class(), a_pool(), service) as fleet:
@@ -181,6 +199,31 @@ async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
         await fleet.converge()
         assert [replica.metadata.name for replica in fleet.live()] == ["api-0", "api-1"]
         assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+
+
+async def test_rollout_goes_on_after_a_failure_that_passed() -> None:
+    """Another program held the port: the surge replica is restarted, and becomes ready in the end."""
+    service = a_service(replicas=2)
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(with_image(service, "next:1"))
+        await fleet.converge()
+        (surge,) = [replica for replica in fleet.live() if replica.status.binding is None]
+        await fleet.change(surge, actual_state="Failed", ready=False, failure_reason="PORT_BIND_CONFLICT")
+        await fleet.converge()
+        progress = fleet.condition("Progressing")
+        assert progress is not None
+        assert (progress.status, progress.reason) == ("False", "PORT_BIND_CONFLICT")
+        for _ in range(3):
+            await fleet.bind()
+            await fleet.converge()
+            await fleet.finish_deletions()
+            await fleet.converge()
+        await fleet.bind()
+        await fleet.converge()
+        assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+        assert {replica.spec.containers["main"].image for replica in fleet.live()} == {"next:1"}
 
 
 async def test_rollout_moves_one_by_one_to_larger_machines() -> None:

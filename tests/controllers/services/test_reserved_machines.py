@@ -13,7 +13,7 @@ from build.scheduling_world import RunningScheduler, running_scheduler
 from build.service_world import NOW, RunningFleet, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_policy, a_service, a_static
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from lattice.controllers.runtime.object_writes import put_new, with_metadata
@@ -138,14 +138,24 @@ class Site:
         return sum(any((each.metadata.labels or {}).get("env") != "prod" for each in some) for some in found)
 
     def machines_among_others(self) -> int:
-        """The number of machines of clusters with a workload that the reserve is not for."""
+        """The number of machines of clusters with a workload that the reserve is not for, or with a service
+        that is placed there but not bound yet."""
         nodes = self.fleet.all(LatticeNode)
+        placed = {
+            placement.cluster
+            for service in self.fleet.all(LatticeService)
+            if (service.metadata.labels or {}).get("env") != "prod"
+            for placement in service.status.placements
+        }
         labels: dict[str, list[str | None]] = {node.spec.cluster: [] for node in nodes}
         for node in nodes:
             labels[node.spec.cluster] += [
                 (each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)
             ]
-        return sum(any(each != "prod" for each in labels[node.spec.cluster]) for node in nodes)
+        return sum(
+            node.spec.cluster in placed or any(each != "prod" for each in labels[node.spec.cluster])
+            for node in nodes
+        )
 
 
 def a_joined_node(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
@@ -334,6 +344,9 @@ CHANGES = st.lists(
 
 
 @EXAMPLES
+@example(
+    sizes=(4, 4), changes=[("crit", 5), ("web", 1), ("crit", 2), ("reserve", 2), ("guest", 1), ("guest", 4)]
+)
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
 async def test_changing_reserves_never_grow_others(
     sizes: tuple[int, int], changes: list[tuple[str, int]]

@@ -9,6 +9,7 @@ from build.control_plane import ControlPlane, revision_after, running_loops
 from build.objects import make_object
 
 from lattice.controllers.services.supply_status import SupplyStatusController
+from lattice.controllers.services.world_cache import AdapterLookup
 from lattice.kinds import KINDS
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
@@ -20,7 +21,11 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.model.fleet import Fleet
 
-HERE = frozenset({"local", "aws"})
+
+async def here() -> dict[str, None]:
+    return {"local": None, "aws": None}
+
+
 NANO = make_object(
     LatticeNodeClass,
     "nano",
@@ -124,7 +129,7 @@ async def at_once(think: Callable[[], Fleet]) -> Fleet:
     return think()
 
 
-async def reconcile_supply(plane: ControlPlane, adapters: frozenset[str] = HERE) -> None:
+async def reconcile_supply(plane: ControlPlane, adapters: AdapterLookup = here) -> None:
     supply = SupplyStatusController(
         await plane.new_term(), adapters, min_interval_s=0, run_in_background=at_once
     )
@@ -219,7 +224,7 @@ async def test_passing_time_and_accruing_cost_write_nothing() -> None:
     }
     ledger = make_object(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
     await plane.put(NANO, the_north_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
-    supply = SupplyStatusController(await plane.new_term(), HERE, min_interval_s=0, run_in_background=at_once)
+    supply = SupplyStatusController(await plane.new_term(), here, min_interval_s=0, run_in_background=at_once)
     async with running_loops(supply.context, supply.loop()):
         for _ in range(20):
             await plane.clock.advance(0.1)
@@ -236,7 +241,7 @@ async def test_passing_time_and_accruing_cost_write_nothing() -> None:
 async def test_one_slow_store_call_does_not_slow_polling() -> None:
     plane = ControlPlane()
     await plane.put(NANO, the_north_pool(capacity={"maxNodes": 5}))
-    supply = SupplyStatusController(await plane.new_term(), HERE, run_in_background=at_once)
+    supply = SupplyStatusController(await plane.new_term(), here, run_in_background=at_once)
     commit = supply.context.store.commit
 
     async def slow(*words: Any, **rest: Any) -> int:
@@ -276,7 +281,7 @@ async def test_status_reveals_no_credentials() -> None:
     await plane.put(the_north_pool("aws", **LOGIN), NANO, login, cloud)
     context = await plane.new_term()
     async with running_loops(
-        context, SupplyStatusController(context, HERE, min_interval_s=0, run_in_background=at_once).loop()
+        context, SupplyStatusController(context, here, min_interval_s=0, run_in_background=at_once).loop()
     ):
         await plane.clock.advance(60)
     for kind in KINDS:

@@ -40,7 +40,9 @@ async def test_very_large_service_does_not_delay_others(
         return engine.decide(*asked)
 
     monkeypatch.setattr(series, "decide", counted)
-    large = a_service("aaa", cores=0.1, memory=0.1, replicas=MOST, pools={"matchLabels": {"for": "large"}})
+    large = a_service(
+        "aaa", cores=0.1, memory=0.1, replicas=MOST, priority=1, pools={"matchLabels": {"for": "large"}}
+    )
     others = [a_service(f"web-{number:02}", replicas=2) for number in range(OTHERS)]
     pools = a_pool("p1", labels={"for": "large"}, **limits), a_pool("p2", region="p2-1")
 

@@ -106,8 +106,19 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
         ),
         pytest.param(
             {"tags": "a"},
-            'spec.tags: Invalid value: "a": must be a list, such as ["a", "b"]',
+            'spec.tags: Invalid value: "a": must be a list, such as ["a"]',
             id="one for many",
+        ),
+        pytest.param(
+            {"tags": "python3 -m http.server 'two words'"},
+            "spec.tags: Invalid value: \"python3 -m http.server 'two words'\": must be a list, such as "
+            '["python3","-m","http.server","two words"]',
+            id="a command as one string",
+        ),
+        pytest.param(
+            {"tags": 'echo "open'},
+            'spec.tags: Invalid value: "echo \\"open": must be a list, such as ["echo","\\"open"]',
+            id="a string with an open quote",
         ),
         pytest.param(
             {"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"', id="a set holds each value once"

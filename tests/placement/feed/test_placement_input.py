@@ -106,6 +106,7 @@ def derived_values(world: World) -> dict[str, object]:
 
 OFFERS = {"declared_supply", "latencies", "_reserving_offers"}
 DEMANDS = {"demands", "_dependants"}
+AFFINITY = {"_affinity_index", "_affinity_terms"}
 WORKLOAD = msgspec.convert(
     {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -121,12 +122,16 @@ WORKLOAD = msgspec.convert(
     ("change", "rebuilt"),
     [
         pytest.param([], set(), id="no change"),
-        pytest.param([WORKLOAD], set(), id="a workload is no input of supply and demands"),
+        pytest.param(
+            [WORKLOAD], {"_bare_members"} | AFFINITY, id="a workload is no input of supply and demands"
+        ),
         pytest.param([restored(a_pool())], set(), id="a pool decoded again without a change"),
         pytest.param([a_pool(budget=100)], OFFERS | DEMANDS, id="the budget of a pool"),
         pytest.param([restored(a_service("api"))], {"services"}, id="a service decoded again"),
         pytest.param(
-            [a_service("api", replicas=3)], {"services", "_callers"} | DEMANDS, id="the replicas of a service"
+            [a_service("api", replicas=3)],
+            {"services", "_callers"} | DEMANDS | AFFINITY,
+            id="the replicas of a service",
         ),
         pytest.param([a_policy("rules")], {"policies"} | DEMANDS, id="a new policy"),
     ],

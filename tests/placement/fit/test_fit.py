@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.joined_machines import a_joined_machine, a_manual_world
 from build.placed_worlds import a_placed_world
 from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.service import LatticeService
 from lattice.placement.explain.verdict import judge
 from lattice.placement.fit.fit import MAX_EDITS, Suggestion, fit
 from lattice.placement.model.object_changes import ObjectChange, apply_changes
@@ -38,7 +40,16 @@ NEW_GPU = (
 def fits(world: World, name: str, changes: tuple[ObjectChange, ...] = ()) -> bool:
     """Whether the service is placed in the whole world, with all waiting services, after the changes are
     applied."""
-    return name not in plan(world, apply_changes(world.objects, changes)).unplaced
+    return (
+        name not in plan(with_stated_latency(world, changes), apply_changes(world.objects, changes)).unplaced
+    )
+
+
+def with_stated_latency(world: World, changes: tuple[ObjectChange, ...]) -> World:
+    """The world with the lines that the changes add to its latency file."""
+    lines = [change.latency for change in changes if change.latency and change.rewrite is None]
+    text = "".join(f"{a},{b},{ms}\n" for a, b, ms in lines)
+    return replace(world, latency_csv=(world.latency_csv or "from,to,ms\n") + text) if text else world
 
 
 def check(world: World, name: str, suggestion: Suggestion) -> None:
@@ -47,9 +58,10 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
     if not suggestion.is_enough:
         check_ahead(world, name, suggestion)
         return
-    found = plan(world, apply_changes(world.objects, suggestion.edits))
+    stated = with_stated_latency(world, suggestion.edits)
+    found = plan(stated, apply_changes(world.objects, suggestion.edits))
     assert name not in found.unplaced, suggestion.sentence
-    assert found.total[1] - found.total[0] == suggestion.rate_increase, (
+    assert found.total[1] - sum(converge(world).offer_rates.values()) == suggestion.rate_increase, (
         f"{suggestion.sentence}: another price"
     )
     for size in range(len(suggestion.edits)):
@@ -162,9 +174,9 @@ CASES = [
                  ["lower cpu per replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
                  id="a budget is too small for the second machine, to the micro-dollar"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service()],
-                 ["set a price of at most $0.138888/h for class m on aws"], id="a price is not known"),
+                 ["declare costPerHour.aws of class m: its price is unknown, and the limit allows at most $0.138888/h"], id="a price is not known"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service(cores=3, replicas=2)],
-                 ["set a price of at most $0.069444/h for class m on aws"], id="a price is not known, and two machines are needed"),
+                 ["declare costPerHour.aws of class m: its price is unknown, and the limit allows at most $0.069444/h"], id="a price is not known, and two machines are needed"),
     pytest.param([*FULL, a_service(cores=2)], ["lower cpu per replica from 2 to 1", "raise maxNodes of p1 by 1 to 2"], id="a pool is full"),
     pytest.param([a_pool(capacity={"maxCores": 7}), a_service(cores=4, replicas=3)],
                  ["lower cpu per replica from 4 to 1333m", "run 1 replica instead of 3", "raise maxCores of p1 by 5 to 12"],
@@ -176,6 +188,10 @@ CASES = [
                  id="a data center is too small"),
     pytest.param([a_pool("p1"), a_pool("p2", region="p1-1"), a_policy(minRegions=2), a_service()],
                  ["require 1 region instead of 2 in policy rules"], id="there is one region only"),
+    pytest.param([a_pool("p1"), a_static("dc"), DB, a_service(requiredRegions=["dc"], latency={"db": {"maxMs": 9}})],
+                 ["declare latencyTo p1 in dc: it is unknown, and at most 9 ms fits", "do not limit the latency to db", "do not require a replica in dc"], id="the latency to a data center is unknown"),
+    pytest.param([a_pool("p1"), a_pool("p2"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 9}})],
+                 ["state the latency between p2 and p1 in the latency file: it is unknown, and at most 9 ms fits", "do not limit the latency to db", "do not require a replica in p2"], id="the latency between two pools is unknown"),
     pytest.param([a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 5}})],
                  ["do not require a replica in p2", "allow 90 ms latency to db instead of 5 ms"], id="the dependency is far away"),
     pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="no supply in the required region"),
@@ -385,7 +401,7 @@ def test_fit_document_marks_insufficient_suggestions() -> None:
     world = a_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
-        a_service("aaa", cores=3),
+        a_service("aaa", cores=3, priority=1),
         a_service(cores=3),
     )
     told = answer_query({"ask": "fit", "service": API}, world)["suggestions"]
@@ -408,3 +424,28 @@ def test_every_suggestion_places_the_service_when_applied(world: World) -> None:
         for each in found:
             note(f"{name}: {each.sentence} {each.services_ahead} {each.is_enough}")
             check(applied, name, each)
+
+
+JOIN = "join a machine with at least {} to p1 (`lattice tokens create --pool p1`)"
+
+
+@pytest.mark.parametrize(
+    ("service", "size"),
+    [
+        pytest.param(
+            a_service(replicas=3, cores=2, memory=1),
+            "4 cpu and 2Gi memory",
+            id="a machine for all replicas without a place",
+        ),
+        pytest.param(a_service(replicas=1, cores=8, memory=1), "8 cpu and 1Gi memory", id="a larger machine"),
+        pytest.param(
+            a_service(replicas=1, cores=1, memory=1, gpu=1, gpuModel="nvidia-t4"),
+            "1 cpu and 1 nvidia-t4 gpu and 1Gi memory",
+            id="a machine with a GPU",
+        ),
+    ],
+)
+def test_full_pool_of_joined_machines(service: LatticeService, size: str) -> None:
+    world = a_manual_world(a_pool(provider="metal", classes=[]), a_joined_machine(cores=2), service)
+    rates = {suggestion.sentence: suggestion.rate_increase for suggestion in fit(world, "default/api")}
+    assert rates[JOIN.format(size)] == 0

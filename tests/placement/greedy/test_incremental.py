@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from build.joined_machines import a_joined_machine, random_joined_machines
 from build.random_worlds import random_world
 from build.worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.engine.decide import Decision
 from lattice.kinds.meta.base import Kind
-from lattice.kinds.service import LatticeService
+from lattice.kinds.service import LatticeService, Remediation
 from lattice.placement.greedy.incremental import IncrementalPlacer, decide_with_overflow
 from lattice.placement.greedy.machine_choice import assign_in_offer
 from lattice.placement.greedy.place import (
@@ -24,7 +25,7 @@ from lattice.placement.greedy.place import (
     place_as_many_as_fit,
     place_replicas,
 )
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -51,7 +52,7 @@ def outcome_of(world: World, put: Callable[[Demand, Fleet, int], Placement], kee
     services in order."""
     fleet = world.build_fleet()
     found: list[Any] = []
-    for demand in by_priority(world.demands.values()):
+    for demand in ordered_demands(world.demands.values()):
         if demand.rule_conflict:
             continue
         placement = put(demand, fleet, keep)
@@ -111,10 +112,29 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
     ]
 
 
+def with_refusals(draw: Random, world: World) -> list[Kind]:
+    """The services, some with records of machines that did not accept a replica."""
+    offers = [offer.name for offer in world.supply.offers]
+    services: list[Kind] = []
+    for service in world.services.values():
+        records = tuple(
+            Remediation(draw.choice(offers), draw.choice(["s", "m", "joined-2c-8g"]), refused=True)
+            for _ in range(draw.randint(0, 2))
+        )
+        status = msgspec.structs.replace(service.status, remediation=records)
+        services.append(msgspec.structs.replace(service, status=status))
+    return services
+
+
+@pytest.mark.parametrize("has_joined", [pytest.param(False, id="made"), pytest.param(True, id="joined too")])
 @pytest.mark.parametrize("part", range(10))
-def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
+def test_batch_placement_equals_single_in_random_worlds(part: int, has_joined: bool) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
         world = with_more_replicas(Random(number), random_world(number))
+        if has_joined:
+            machines = random_joined_machines(Random(number), ["p1", "p8"])
+            refusing = with_refusals(Random(number), world)
+            world = world.with_objects([*machines, *refusing], with_status=True)
         for keep in (0, ALL):
             assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep), (
                 f"crowd {number}"
@@ -127,6 +147,8 @@ def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
 SHARED = {"monthly": 400, "hardLimit": True}
 CASES = [
     pytest.param([a_pool(), a_service(replicas=90)], id="clusters begin one after the other"),
+    pytest.param([a_pool(capacity={"maxNodes": 4}), a_policy(clusters={"minNodes": 3, "maxNodes": 4}), *(a_joined_machine(f"b{n}", n) for n in range(1, 9)), a_service(replicas=60)],
+           id="joined machines of many sizes"),
     pytest.param([a_pool("p1", capacity={"maxNodes": 7}), a_pool("p2", classes=["l"]), a_class(), a_class("l", 16, 64, 0.9), a_service(replicas=60)],
                  id="the cheap pool is full before the dear one is begun"),
     pytest.param([a_pool("p1", capacity={"maxCores": 30}), a_pool("p2"), a_service(cores=3, replicas=20)], id="cores run out"),

@@ -31,6 +31,8 @@ def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
                  {"cloud-r1-001": {"m": 2}, "cloud-r1-002": {"m": 1}}, id="a region's quota caps it"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(), a_policy(clusters={"minNodes": 3})],
                  {"cloud-r1-001": {"m": 2}}, id="a region's quota caps minNodes"),
+    pytest.param([a_cloud(defaults={"maxClustersPerRegion": 1, "maxNodesPerCluster": 1}, regions={"r1": {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 3}}}),
+                  a_service(cores=4, replicas=6)], {"cloud-r1-001": {"m": 3}, "cloud-r1-002": {"m": 3}}, id="a region's quota exceeds the default"),
     pytest.param([a_pool(), a_service(cores=1, replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 2}},
                  id="a cluster that is half full is not filled where half is the threshold"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 1}},
@@ -63,12 +65,32 @@ SIZES = [
     pytest.param(a_service(cores=2, replicas=16), {"s": 16}, id="two large ones would do, but for the fifth kept free it takes three"),
     pytest.param(a_service(cores=3, memory=4, replicas=3), {"m": 3}, id="a large one that is half empty is dearer than three small ones"),
     pytest.param(a_service(cores=3, memory=4, replicas=5), {"l": 1}, id="a large one that is full is not"),
-    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="a second large one is not worth it for the sixth replica"),
+    pytest.param(a_service(cores=3, memory=4, replicas=6), {"l": 1, "m": 1}, id="a small one beside the full large one for the sixth replica"),
     pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="the cheapest class that fits"),
     pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
 ])  # fmt: skip
 def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int]) -> None:
     assert clusters(*SIZES, service) == {"p1-001": chosen}
+
+
+AUDIT = [a_class("medium", 4, 16, 0.192), a_class("large", 16, 64, 0.6), a_pool(classes=["medium", "large"])]
+
+
+@pytest.mark.parametrize(("steps", "micros"), [
+    pytest.param([5], 600_000, id="five replicas of 3 cores on a large machine"),
+    pytest.param([6], 792_000, id="six at once: large and medium, not six mediums"),
+    pytest.param([5, 6], 792_000, id="five, then six: the same"),
+    pytest.param([1, 6], 792_000, id="one, then six: the medium one is there"),
+    pytest.param([7], 984_000, id="two mediums beside the large one"),
+    pytest.param([3, 6], 1_152_000, id="three, then six: three mediums are cheaper than a large one"),
+    pytest.param([10], 1_200_000, id="two large ones"),
+])  # fmt: skip
+def test_classes_are_mixed(steps: list[int], micros: int) -> None:
+    world = a_world(*AUDIT, a_policy(clusters={"binPackingThreshold": 1}))
+    for replicas in steps:
+        settled = converge(world.with_objects([a_service(cores=3, memory=4, replicas=replicas)]))
+        world = settled.resulting_world()
+    assert sum(settled.offer_rates.values()) == micros
 
 
 @settings(max_examples=400 if LONG else 30, deadline=None)

@@ -312,7 +312,7 @@ CALLS = {"dependencies": {"db": {"type": "service", "direction": "outbound"}}}
     pytest.param([], "home", id="the same offer"),
     pytest.param(["home"], "zone", id="the same zone if the offer is closed"),
     pytest.param(["home", "zone"], "region", id="the same region if the zone is closed"),
-    pytest.param(["home", "zone", "region"], "far", id="the same provider if the region is closed, though another is cheaper"),
+    pytest.param(["home", "zone", "region"], "other", id="the cheapest if the region is closed: a provider is no nearness"),
 ])  # fmt: skip
 def test_dependencies_attract_without_latency_limit(closed: list[str], offer: str) -> None:
     only = [each for each in ZONES if each.metadata.name not in closed]
@@ -380,6 +380,28 @@ DC = a_static(nodes=1, cores=4, memory="16Gi")
 ])  # fmt: skip
 def test_static_capacity_precedes_cloud(objects: list[Kind], found: dict[str, int]) -> None:
     assert converged_replicas(*objects) == found
+
+
+@pytest.mark.parametrize(("reserved", "others", "need"), [
+    pytest.param({"cores": 20}, 60, "cpu: need 1, have 0 of 80, 20 reserved", id="20 of 80 cores leave 60"),
+    pytest.param({"cores": 21}, 59, "cpu: need 1, have 0 of 80, 21 reserved", id="21 of 80 cores leave 59"),
+    pytest.param({"memory": "70Gi"}, 62, "memory: need 4Gi, have 2Gi of 320Gi, 70Gi reserved, missing 2Gi", id="70 of 320 GiB leave 250"),
+    pytest.param({"nodes": 2}, 64, "nodes: need 1 more, have 0 of 10, 2 reserved, missing 1", id="2 of 10 machines leave 64 cores"),
+])  # fmt: skip
+def test_reserve_of_cores_or_memory_counts_exactly(
+    reserved: dict[str, object], others: int, need: str
+) -> None:
+    reservation = {"reserved": reserved, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    dc = a_static(nodes=10, cores=80, memory="320Gi", reservation=reservation)
+    size: dict[str, float] = {"cores": 0.5, "memory": 4} if "memory" in reserved else {}
+    service = a_service(replicas=90, priority=9, **size)
+    settled = converge(a_world(dc, service))
+    assert settled.placed_replicas(API) == others
+    decision = settled.unplaced[API].decisions[-1]
+    assert [str(shortfall) for shortfall in rejections_of(decision, "dc")] == [need]
+    beside = converge(a_world(dc, service, a_service("crit", replicas=80 - others, labels={"env": "prod"})))
+    assert beside.placed_replicas(API) == others
+    assert beside.placed_replicas("default/crit") == 80 - others
 
 
 RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}

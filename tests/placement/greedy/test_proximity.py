@@ -27,7 +27,7 @@ def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
 def world_with_full_cluster(*services: Kind, rules: Kind = a_policy(clusters=SMALL_FULL_CLUSTERS)) -> World:  # noqa: B008
     """A world in which aaa fills most of the two machines of p1-001, so that db starts p1-002."""
     return converge(
-        a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)
+        a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2, priority=9), *services)
     ).resulting_world()
 
 
@@ -53,7 +53,9 @@ def test_callee_joins_cluster_of_its_caller() -> None:
 
 def test_cluster_with_most_neighbours_grows() -> None:
     rules = a_policy(clusters={"maxNodes": 3, "binPackingThreshold": 1})
-    base = world_with_full_cluster(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
+    base = world_with_full_cluster(
+        a_service("aab", cores=3, priority=8), a_service("db", cores=4), rules=rules
+    )
     assert clusters(base, of="db") == {"p1-002": 1}
     assert clusters(base, a_service("web", cores=4, replicas=2, dependencies=CALLS)) == {"p1-002": 2}
 

@@ -126,7 +126,7 @@ def test_duplicate_offer_name_is_a_finding() -> None:
 
 def test_cluster_names_are_unique() -> None:
     found = converge(a_world(a_pool("p1"), a_pool("p1-x"), a_policy(selector={"env": "x"}, clusters={"namePrefix": "x"}),
-                           a_service("a", requiredRegions=["p1-x"]), a_service("b", requiredRegions=["p1"], labels={"env": "x"})))  # fmt: skip
+                           a_service("a", requiredRegions=["p1-x"], priority=1), a_service("b", requiredRegions=["p1"], labels={"env": "x"})))  # fmt: skip
     assert sorted(found.clusters) == ["p1-x-001", "p1-x-002"]
     assert found.offer_of == {"p1-x-001": "p1-x", "p1-x-002": "p1"}
 

@@ -196,7 +196,6 @@ class TestMachines:
         [
             pytest.param("a", a_lot(100, 3), id="more than there are"),
             pytest.param("b", a_lot(100, 1), id="those of another cluster"),
-            pytest.param("a", a_lot(101, 1), id="at another price"),
             pytest.param("a", a_lot(100, 1, "large"), id="of another class"),
             pytest.param("a", a_lot(100, 0), id="none"),
             pytest.param("a", a_lot(100, -1), id="fewer than none"),
@@ -443,7 +442,9 @@ class TestStanding:
         ledger = a_charged_ledger(720 * DOLLAR, hard=False, at=late)
         answer = may_commit(ledger, DOLLAR + 1, late)
         assert isinstance(answer, BudgetApproval)
-        assert (answer.is_over_soft_limit, answer.resulting_status.state) == (True, BudgetState.OK)
+        assert answer.is_over_soft_limit
+        assert answer.resulting_status.rule is money.BudgetRule.RUN_RATE
+        assert answer.resulting_status.state is BudgetState.EXCEEDED
 
     def test_seed_pool_figures(self) -> None:
         """Seed 000: 4523.50 spent, 8200 projected of 10000 is 0.82, above the threshold of 0.8."""
@@ -484,9 +485,133 @@ class TestStanding:
         assert ledger.status.phase == "Alert"
         assert (
             ledger.status.message
-            == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
+            == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; "
+            "$500.00/30d, 82.9 % used by the calendar month"
         )
         assert (
             money.with_status_message(a_charged_ledger()).status.message
             == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"
         )
+
+
+HALF = START + timedelta(days=15)
+
+
+class TestBindingRule:
+    """M7 and friction 5: the shown percentage and the condition follow the rule that binds."""
+
+    def test_percentage_is_of_the_run_rate_at_half_of_the_month(self) -> None:
+        status = money.budget_status(a_charged_ledger(720 * DOLLAR, committed=900_000, at=HALF), HALF)
+        assert (status.utilisation, status.rule.words, status.projected) == (
+            900_000,
+            "30-day run rate",
+            324 * DOLLAR,
+        )
+        assert status.state is BudgetState.ALERT
+
+    @given(limits, rates, st.integers(0, 10**15), moments)
+    def test_utilisation_is_the_larger_of_both_rules(
+        self, limit: int, rate: int, spent: int, now: datetime
+    ) -> None:
+        status = money.budget_status(a_charged_ledger(limit, committed=rate, at=now, spent=spent), now)
+        hours_left = Fraction((money.month_end(now) - now) // timedelta(microseconds=1), 3_600_000_000)
+        used = max(Fraction(rate * 720), spent + rate * hours_left)
+        assert status.utilisation == (int(used * 1_000_000 / limit) if limit else 1_000_000)
+
+    @pytest.mark.parametrize(
+        ("ledger", "exceeded", "reason"),
+        [
+            pytest.param(
+                a_charged_ledger(138_240_000, committed=100_000, at=HALF), False, "WithinBudget", id="within"
+            ),
+            pytest.param(
+                a_charged_ledger(36 * DOLLAR, committed=100_000, at=HALF), True, "HardLimit", id="by price"
+            ),
+            pytest.param(
+                a_charged_ledger(720 * DOLLAR, committed=DOLLAR, at=HALF),
+                False,
+                "WithinBudget",
+                id="exactly at the run rate, and nothing is refused",
+            ),
+            pytest.param(
+                a_charged_ledger(36 * DOLLAR, committed=100_000, at=HALF, hard=False),
+                True,
+                "SoftLimit",
+                id="soft",
+            ),
+        ],
+    )
+    def test_verdict(self, ledger: LatticeLedger, exceeded: bool, reason: str) -> None:
+        verdict = money.judge_budget(ledger, HALF)
+        assert (verdict.is_exceeded, verdict.reason) == (exceeded, reason)
+
+    def test_refusal_within_the_limit_says_what_would_do(self) -> None:
+        """The audit's case: 66.00 projected of 138.24, and the second machine is refused by the run rate."""
+        ledger = a_charged_ledger(138_240_000, committed=100_000, at=HALF)
+        rejection = may_commit(ledger, 100_000, HALF)
+        assert isinstance(rejection, BudgetRejection)
+        refusal = money.Refusal(
+            service="default/api",
+            rule=rejection.rule.value,
+            need_micros=rejection.need,
+            have_micros=rejection.have,
+            limit_needed_micros=rejection.limit + rejection.raise_by,
+        )
+        verdict = money.judge_budget(money.refuse(ledger, [refusal]), HALF)
+        assert verdict.is_exceeded
+        assert verdict.reason == "PurchaseRefused"
+        assert verdict.message == (
+            "30-day run rate: $72.00 of $138.24 (52 %); refused for default/api: needs $0.10/h, the 30-day run rate "
+            "leaves $0.092/h; a limit of $144.00 would do"
+        )
+        assert not money.judge_budget(money.refuse(ledger, []), HALF).is_exceeded
+
+    def test_state_does_not_flap_within_rounding(self) -> None:
+        at_alert, below = (
+            a_charged_ledger(1000 * DOLLAR, spent=spent) for spent in (800_000_000, 799_900_000)
+        )
+        assert money.budget_status(at_alert, START).state is BudgetState.ALERT
+        assert money.budget_status(below, START, previous="Alert").state is BudgetState.ALERT
+        assert money.budget_status(below, START).state is BudgetState.OK
+        far = a_charged_ledger(1000 * DOLLAR, spent=798 * DOLLAR)
+        assert money.budget_status(far, START, previous="Alert").state is BudgetState.OK
+
+
+class TestReprice:
+    """M5: a price change re-prices the machines from that moment on."""
+
+    @given(
+        st.integers(0, 10**7),
+        st.integers(0, 10**7),
+        st.integers(1, 50),
+        st.integers(0, 10**10),
+        st.integers(0, 10**10),
+    )
+    def test_spending_is_exact_piecewise(
+        self, old: int, new: int, count: int, first: int, second: int
+    ) -> None:
+        ledger = charge(a_charged_ledger(), "a", a_lot(old, count), START)
+        change, end = START + timedelta(microseconds=first), START + timedelta(microseconds=first + second)
+        ledger = accrue(money.reprice(ledger, {("a", "medium"): new}, change), end)
+        assert parts(ledger) == Fraction(count * (old * first + new * second), 3_600_000_000)
+        assert ledger.status.committed_micros == count * new
+        assert not [cause for cause in ledger.problems() if "committed" in cause.field]
+
+    def test_lots_of_one_class_have_one_price_afterwards(self) -> None:
+        ledger = charge(charge(a_charged_ledger(), "a", a_lot(100, 2), START), "a", a_lot(500, 1), START)
+        after = money.reprice(ledger, {("a", "medium"): 300}, START)
+        assert after.status.machines == {"a": (a_lot(300, 3),)}
+
+    def test_unknown_price_keeps_the_last_price_and_is_marked(self) -> None:
+        ledger = charge(a_charged_ledger(), "a", a_lot(100, 2), START)
+        after = money.reprice(ledger, {("a", "medium"): None}, START)
+        assert [(lot.micros, lot.price_unknown) for lot in after.status.machines["a"]] == [(100, True)]
+        known = money.reprice(after, {("a", "medium"): 70}, START)
+        assert known.status.machines == {"a": (a_lot(70, 2),)}
+
+    def test_release_at_an_old_price_releases_the_machine(self) -> None:
+        ledger = money.reprice(
+            charge(a_charged_ledger(), "a", a_lot(100, 2), START), {("a", "medium"): 70}, START
+        )
+        after = release(ledger, "a", a_lot(100, 1), START)
+        assert (after.status.machines, after.status.committed_micros) == ({"a": (a_lot(70),)}, 70)

@@ -72,7 +72,7 @@ def test_pool_without_labels_uses_metadata_labels() -> None:
     assert "region" not in only(pool).labels
 
 
-def test_region_overrides_defaults_and_smaller_quota_counts() -> None:
+def test_region_overrides_defaults_and_quotas() -> None:
     cloud = a_cloud(regions={"r1": {"compliance": ["GDPR"], "quotas": {"maxClusters": 10, "maxNodesPerCluster": 3}}, "r2": {}, "r3": {"compliance": []}},
                     defaults={"compliance": ["SOC2"], "capabilities": ["arm64"], "maxClustersPerRegion": 5, "maxNodesPerCluster": 50})  # fmt: skip
     found = {each.name: each for each in supply(cloud).offers}
@@ -82,7 +82,7 @@ def test_region_overrides_defaults_and_smaller_quota_counts() -> None:
         "cloud/r3": [],
     }
     assert {name: (each.limits.clusters, each.limits.nodes_per_cluster) for name, each in found.items()} == {
-        "cloud/r1": (5, 3), "cloud/r2": (5, 50), "cloud/r3": (5, 50),
+        "cloud/r1": (10, 3), "cloud/r2": (5, 50), "cloud/r3": (5, 50),
     }  # fmt: skip
     assert all(each.capabilities == {"arm64"} for each in found.values())
 
@@ -117,15 +117,18 @@ def test_data_center_machine_types(static: Kind, classes: list[Any]) -> None:
     assert offer.budgets == ()
 
 
-@pytest.mark.parametrize(("reserved", "nodes"), [
-    pytest.param({"nodes": 2}, 2, id="machines"),
-    pytest.param({"cores": 5}, 2, id="cores, rounded up to machines"),
-    pytest.param({"cores": 1, "memory": "40Gi"}, 3, id="the larger of cores and memory"),
-    pytest.param({}, 0, id="nothing"),
+@pytest.mark.parametrize(("reserved", "nodes", "unreserved"), [
+    pytest.param({"nodes": 2}, 2, (16000, 64 << 30), id="machines"),
+    pytest.param({"cores": 5}, 1, (11000, 64 << 30), id="cores: their whole machines, and exactly the amount"),
+    pytest.param({"cores": 1, "memory": "40Gi"}, 2, (15000, 24 << 30), id="the larger of cores and memory"),
+    pytest.param({"cores": 3}, 0, (13000, 64 << 30), id="less than a machine"),
+    pytest.param({}, 0, (16000, 64 << 30), id="nothing"),
 ])  # fmt: skip
-def test_reserve_is_rounded_up_to_machines(reserved: Any, nodes: int) -> None:
+def test_reserve_counts_exactly(reserved: Any, nodes: int, unreserved: tuple[int, int]) -> None:
     reservation = {"reserved": reserved, "reservedFor": [{"labelSelector": {"priority": "critical"}}]}
-    assert only(a_static(nodes=4, cores=16, memory="64Gi", reservation=reservation)).reserved_nodes == nodes
+    offer = only(a_static(nodes=4, cores=16, memory="64Gi", reservation=reservation))
+    assert offer.reserved_nodes == nodes
+    assert (offer.unreserved("cpu"), offer.unreserved("memory")) == unreserved
 
 
 @pytest.mark.parametrize(("objects", "finding"), [

@@ -402,7 +402,7 @@ def test_projection_starts_at_last_accrual(now: datetime) -> None:
         a_pool(budget=300), a_ledger_with_spending(5_000_000, "2026-01-16T12:00:00.000000Z")
     ).objects
     assert (
-        World(objects, now=now).projected_spend("pool.p1", 100_000)
+        World(objects, now=now).budget_status("pool.p1", 100_000).projected
         == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12
     )
 

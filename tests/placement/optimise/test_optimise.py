@@ -2,6 +2,7 @@
 
 import pytest
 from build.fleet_violations import new_violations
+from build.joined_machines import a_joined_machine
 from build.property_settings import LONG
 from build.random_worlds import random_world
 from build.worlds import a_class, a_pool, a_service, a_static, a_world
@@ -202,3 +203,12 @@ def test_clock_does_not_matter_within_time_limit() -> None:
         without.status,
     )
     assert without.rate_after < without.rate_before
+
+
+def test_idle_joined_machine_is_a_cheaper_place() -> None:
+    """It belongs to no cluster yet: without it the proof that nothing costs less would be wrong."""
+    settled = converge(a_world(a_class(), a_pool(), a_service(replicas=2)))
+    world = settled.resulting_world().with_objects([a_joined_machine(cores=8)], with_status=True)
+    found = optimise(converge(world), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
+    assert found.moves == 2
+    assert found.lower_bound <= found.total < 1000, "only the price of two moves is left of $0.20/h"

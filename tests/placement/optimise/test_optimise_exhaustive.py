@@ -170,12 +170,30 @@ def test_move_saves_min_nodes_of_a_cluster() -> None:
     found = optimise_after(
         *pools,
         rules,
-        a_service("a", cores=4, replicas=3),
+        a_service("a", cores=4, replicas=3, priority=1),
         a_service("b", cores=4),
-        then=[a_service("a", cores=4)],
+        then=[a_service("a", cores=4, priority=1)],
         gap=0.0,
     )
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)
+
+
+def test_optimiser_knows_the_skew_of_a_spread() -> None:
+    """Five replicas over three pools with skew 2: (3, 1, 1) is the cheapest legal layout; (3, 2, 0) is not."""
+    classes = a_class("a", 2, 4, 0.1), a_class("b", 2, 4, 0.2), a_class("c", 2, 4, 0.3)
+    pools = [a_pool(name, classes=[name]) for name in "abc"]
+    skew = [{"topologyKey": "pool", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}]
+    found = optimise_after(*classes, *pools, a_service(cores=2, replicas=5, spread=skew), gap=0.0)
+    assert (found.rate_after, found.bound, found.status, found.gap) == (800_000, 800_000, "optimal", 0.0)
+
+
+def test_optimiser_knows_the_spread_over_nodes() -> None:
+    """Four replicas would fit on one large machine; one to a machine they take four small ones."""
+    one = [{"topologyKey": "node", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    classes = a_class("s", 1, 4, 0.1), a_class("l", 8, 32, 0.2)
+    service = a_service(replicas=4, spread=one)
+    found = optimise_after(*classes, a_pool(classes=["s", "l"]), service, gap=0.0)
+    assert (found.rate_after, found.bound, found.gap) == (400_000, 400_000, 0.0)
 
 
 def test_services_with_different_rules_do_not_share_machines() -> None:

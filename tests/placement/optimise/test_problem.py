@@ -23,6 +23,7 @@ from lattice.placement.optimise.problem import (
     ProximityRule,
     ReplicaCap,
     Solution,
+    SpreadRule,
 )
 from lattice.placement.optimise.solve import cost_lower_bound, solve
 
@@ -85,6 +86,11 @@ def rules_hold(load, spots, sources) -> bool:
         len(per_region) >= load.min_regions
         and all(any(per_source[source] for source in group) for group in load.required_source_groups)
         and all(sum(per_source[source] for source in cap.sources) <= cap.max_replicas for cap in load.caps)
+        and all(
+            max(counts) - min(counts) <= rule.max_skew
+            for rule in load.spreads
+            for counts in [[sum(per_source[source] for source in domain) for domain in rule.domains]]
+        )
     )
 
 
@@ -278,6 +284,9 @@ def load_of(draw: st.DrawFn, name: str, sources: list[MachineSource], alone: boo
         () if plain or len(others) == 1 else draw(st.lists(near, max_size=1).map(tuple)),
         draw(st.dictionaries(st.sampled_from(models), st.integers(1, 3), max_size=2)),
         draw(st.sampled_from([0, 3, 40])),
+        ()
+        if plain
+        else draw(st.sampled_from([(), (SpreadRule(tuple(frozenset({name}) for name in names), 1),)])),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from build.fleet_violations import violations
+from build.joined_machines import random_joined_machines
 from build.property_settings import LONG
 from build.random_worlds import random_change, random_service, random_world
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
@@ -53,6 +54,14 @@ def is_kept(made: Plan) -> bool:
 @given(numbers)
 def test_applied_plan_gives_planned_placements_and_cost(number: int) -> None:
     world = random_world(number)
+    assert is_kept(plan(world, *random_change(number, world)))
+
+
+@SOME
+@given(numbers)
+def test_applied_plan_holds_with_joined_machines(number: int) -> None:
+    world = random_world(number)
+    world = world.with_objects(random_joined_machines(Random(number), ["p1", "p2"]), with_status=True)
     assert is_kept(plan(world, *random_change(number, world)))
 
 

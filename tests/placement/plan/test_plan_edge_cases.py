@@ -222,7 +222,10 @@ def test_foreign_currency_budget_has_no_dollar_limit() -> None:
         ("latticepool/p1", words)
     ]
     told = {
-        each.type: each for each in supply_conditions(pool, state_after(done).fleet, state_after(done).world)
+        each.type: each
+        for each in supply_conditions(
+            pool, state_after(done).fleet, state_after(done).world, state_after(done).bill
+        )
     }
     assert (told["Ready"].status, told["Ready"].message) == ("False", words)
 

@@ -5,18 +5,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.errors import Invalid, NotFound
+from lattice.kinds.ledger import Account, LedgerSpec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.latency import Place, validate_latency_csv
-from lattice.placement.model.world import World
+from lattice.placement.inputs.ledger_math import judge_budget, open_ledger
+from lattice.placement.model.world import NOMINAL_MONTH_START, World
 from lattice.placement.queries.dispatch import answer_query, require_namespace
 from lattice.placement.queries.plan_diff import plan_differences
 from lattice.placement.queries.plan_document import Document
-from lattice.placement.status.supply_conditions import budget_condition
 
 API = "default/api"
 THREE = a_service(cores=4, replicas=3)
@@ -120,7 +122,7 @@ def test_closed_pools_are_counted_by_cause() -> None:
 
 
 def test_provider_without_adapter_lists_available_ones() -> None:
-    world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
+    world = World({**a_world(a_pool(), a_service()).objects}, adapters={"local": None, "manual": None})
     assert (
         why(world)["reason"]
         == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"
@@ -302,9 +304,11 @@ def test_current_cost_is_the_same_in_every_query(ask: dict[str, Any]) -> None:
 
 
 def test_money_text_has_cents_and_thousands() -> None:
-    assert (
-        budget_condition(91_200_000, 1_382_400_000, is_hard=True).message == "$91.20 projected of $1,382.40"
-    )
+    terms = LedgerSpec(budget=Account(kind="LatticePool", name="p1"), limit_micros=1_382_400_000, hard=True)
+    ledger = open_ledger(terms, None, NOMINAL_MONTH_START)
+    status = msgspec.structs.replace(ledger.status, spent_micros=91_200_000)
+    verdict = judge_budget(msgspec.structs.replace(ledger, status=status), NOMINAL_MONTH_START)
+    assert verdict.message == "calendar month: $91.20 of $1,382.40 (6.5 %)"
 
 
 def test_replica_counts_have_thousands_separators() -> None:

@@ -8,18 +8,23 @@ import pytest
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.ledger import Account, LedgerSpec
 from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
+from lattice.placement.inputs.ledger_math import BudgetVerdict, judge_budget, open_ledger
+from lattice.placement.model.world import NOMINAL_MONTH_START
 from lattice.placement.plan.plan import FleetState, converge
+from lattice.placement.status.budget_conditions import budget_conditions
 from lattice.placement.status.fleet_status import dollar_amount, fleet_digest, placed_reason, spending
 from lattice.placement.status.placement_conditions import references_condition
 from lattice.placement.status.supply_conditions import (
-    budget_condition,
     highest_usage,
     pressure_condition,
     supply_conditions,
 )
+
+DOLLAR = 1_000_000
 
 
 def settled(*objects: Kind) -> FleetState:
@@ -36,7 +41,7 @@ def status(found: FleetState, kind: str, name: str, namespace: str = "") -> Any:
 def conditions_of(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
     supplier = found.world.objects[kind, "", name]
     assert isinstance(supplier, LatticePool | CloudInfrastructure | StaticInfrastructure)
-    return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world)}
+    return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world, found.bill)}
 
 
 @pytest.mark.parametrize(
@@ -111,11 +116,12 @@ def test_cluster_status() -> None:
     assert shown["cost"] == {"hourly": "0.2", "projected30Day": "144"}
 
 
-@pytest.mark.parametrize(("spent", "projected", "limit", "share"), [
-    (4_523_500_000, 8_200_000_000, 10_000_000_000, "0.82"), (0, 0, 10, "0"), (0, 0, 0, "1"), (0, 15, 10, "1.5"),
+@pytest.mark.parametrize(("projected", "limit", "share"), [
+    (8200, 10_000, "0.82"), (0, 10, "0"), (0, 0, "1"), (15, 10, "1.5"),
 ])  # fmt: skip
-def test_budget_utilisation_uses_projection(spent: int, projected: int, limit: int, share: str) -> None:
-    assert Decimal(str(spending(spent, projected, limit).utilization_percent)) == Decimal(share)
+def test_budget_utilisation_is_a_fraction(projected: int, limit: int, share: str) -> None:
+    verdict = a_verdict(projected * DOLLAR, limit)
+    assert Decimal(str(spending(verdict.status).utilization_percent)) == Decimal(share)
 
 
 def test_fleet_digest_changes_with_inputs() -> None:
@@ -158,26 +164,38 @@ def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: s
     assert (found.type, found.status, found.message) == ("CapacityPressure", pressed, message)
 
 
-@pytest.mark.parametrize(("projected", "limit", "hard", "status_", "reason"), [
-    pytest.param(99, 100, True, "False", "WithinBudget", id="below"),
-    pytest.param(100, 100, True, "True", "HardLimit", id="at 100 percent, hard"),
-    pytest.param(100, 100, False, "True", "SoftLimit", id="at 100 percent, soft"),
-    pytest.param(0, 0, True, "True", "HardLimit", id="nothing of nothing"),
+@pytest.mark.parametrize(("projected", "limit", "hard", "status_", "reason", "text"), [
+    pytest.param(99, 100, True, "False", "WithinBudget", "(99 %)", id="below"),
+    pytest.param(100, 100, True, "True", "HardLimit", "(100 %), the limit is reached; nothing is stopped, nothing more is bought", id="at 100 percent, hard"),
+    pytest.param(100, 100, False, "True", "SoftLimit", "(100 %), the limit is reached; the limit is soft", id="at 100 percent, soft"),
+    pytest.param(0, 0, True, "True", "HardLimit", "(100 %), the limit is reached; nothing is stopped, nothing more is bought", id="nothing of nothing"),
 ])  # fmt: skip
-def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, reason: str) -> None:
-    found = budget_condition(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
-    assert (found.status, found.reason, found.message) == (
+def test_budget_exceeded(
+    projected: int, limit: int, hard: bool, status_: str, reason: str, text: str
+) -> None:
+    world = a_world(a_pool())
+    found = budget_conditions(
+        world.objects["LatticePool", "", "p1"], {"": a_verdict(projected * DOLLAR, limit, hard=hard)}
+    )[0]  # type: ignore[arg-type]
+    assert (found.type, found.status, found.reason, found.message) == (
+        "BudgetExceeded",
         status_,
         reason,
-        f"${projected}.00 projected of ${limit}.00",
+        f"calendar month: ${projected}.00 of ${limit}.00 {text}",
     )
+
+
+def a_verdict(projected: int, limit: int, *, hard: bool = True) -> BudgetVerdict:
+    """The verdict about a budget that has spent the projected amount and pays for nothing."""
+    terms = LedgerSpec(budget=Account(kind="LatticePool", name="p1"), limit_micros=limit * DOLLAR, hard=hard)
+    ledger = open_ledger(terms, None, NOMINAL_MONTH_START)
+    status = msgspec.structs.replace(ledger.status, spent_micros=projected)
+    return judge_budget(msgspec.structs.replace(ledger, status=status), NOMINAL_MONTH_START)
 
 
 def test_budget_message_is_rounded_to_cents() -> None:
-    said_now, said_later = (
-        budget_condition(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
-    )
-    assert said_now == said_later == "$148.18 projected of $900.00"
+    said_now, said_later = (a_verdict(each, 900).message for each in (148_183_910, 148_183_752))
+    assert said_now == said_later == "calendar month: $148.18 of $900.00 (16.4 %)"
 
 
 def test_healthy_pool_conditions() -> None:
@@ -185,7 +203,8 @@ def test_healthy_pool_conditions() -> None:
         settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1"
     )
     assert {name: each.status for name, each in found.items()} == {
-        "Ready": "True", "ReferencesResolved": "True", "Overlaps": "False", "BudgetExceeded": "False", "CapacityPressure": "False",
+        "Ready": "True", "ReferencesResolved": "True", "Overlaps": "False", "BudgetExceeded": "False", "BudgetAlert": "False",
+        "CapacityPressure": "False",
     }  # fmt: skip
 
 
@@ -194,7 +213,9 @@ def test_exceeded_soft_budget_has_condition() -> None:
         settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud"
     )
     assert (found["BudgetExceeded"].status, found["BudgetExceeded"].reason) == ("True", "SoftLimit")
-    assert found["BudgetExceeded"].message == "$144.00 projected of $100.00"
+    assert found["BudgetExceeded"].message == (
+        "calendar month: $144.00 of $100.00 (144 %), $44.00 over the limit; the limit is soft"
+    )
 
 
 def test_cloud_with_unusable_region_is_degraded() -> None:

@@ -373,6 +373,7 @@ def test_preset_weights(name: str, weights: dict[str, float]) -> None:
         "PreferredWorkloads",
         "AntiPreferred",
         "TaintPreference",
+        "PlannedNodes",
     }
 
 

@@ -252,3 +252,24 @@ def test_recorded_gpu_assignment_is_restored(gpus: dict[str, Any]) -> None:
     cache.update_workload("default/w", msgspec.structs.replace(workload, spec=spec, status=status), NOW)
     assert cache.table.placements["default/w"].gpus == (1,)
     assert cache.table.gpus.free(0).tolist() == [1000, 500]
+
+
+ON_N1 = {"binding": {"node": "n1"}}
+
+
+def test_succeeded_workload_frees_its_node_and_is_never_queued() -> None:
+    cache = a_cache(a_node("n1", 1000))
+    job = a_workload("job", 800, revision="a" * 24, restartPolicy="OnFailure", status=ON_N1)
+    cache.update_workload("default/job", job, NOW)
+    assert "default/job" in cache.table.placements
+    retry = {"succeeded": True, "revision": "a" * 24, "run": 2}
+    done = a_workload(
+        "job",
+        800,
+        revision="a" * 24,
+        restartPolicy="OnFailure",
+        status={**ON_N1, "retry": retry},
+    )
+    cache.update_workload("default/job", done, NOW)
+    assert "default/job" not in cache.table.placements
+    assert "default/job" not in cache.queue

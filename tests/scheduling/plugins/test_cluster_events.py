@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from lattice.engine.decide import decide
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraints import MachineImage, Volume
+from lattice.kinds.constraints import MachineImage, PlannedNodes, Volume
 from lattice.scheduling.cycle.cycle import wakes_on
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 from lattice.scheduling.cycle.scheduling_queue import UNSCHEDULABLE_RETRY_S, SchedulingQueue
@@ -90,6 +90,12 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
         workload_demands(image=MachineImage(pattern="b*")),
         {"image": "a-1"},
         {ClusterEvent.NODE_CHANGED: {"image": "b-1"}},
+    ),
+    (
+        "NodePressure",
+        workload_demands(is_best_effort=True),
+        {"is_under_pressure": True},
+        {ClusterEvent.NODE_CHANGED: {"is_under_pressure": False}},
     ),
     (
         "Licence",
@@ -171,16 +177,19 @@ FAR = workload_demands(labels={"app": "a"}, anti_affinity_terms=(near("zone", ap
 NEAR = workload_demands(affinity_terms=(near("zone", app="a"),))
 NEAR_ITS_OWN = workload_demands(labels={"app": "a"}, affinity_terms=(near("zone", app="a"),))
 PLAIN = workload_demands(labels={"app": "a"})
+ONE_A_NODE = workload_demands(service="s", planned_nodes=PlannedNodes(count=2, per_node=1))
 
 
-def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
+def two_zones(
+    *placed: str, unready: tuple[str, ...] = (), demands: Demands = PLAIN
+) -> Callable[[], NodeTable]:
     """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each named node."""
 
     def made() -> NodeTable:
         table = nodes(
             *(a_node_info(name, zone=name[0], is_ready=name not in unready) for name in ("x1", "x2", "y1"))
         )
-        place(table, PLAIN, *placed)
+        place(table, demands, *placed)
         return table
 
     return made
@@ -346,6 +355,16 @@ TWO_ZONES = [
         FAR,
         two_zones("x1", "y1"),
         lambda table: table.put_node(a_node_info("x2", zone="z")),
+    ),
+    Case(
+        "NodeShare", ClusterEvent.WORKLOAD_GONE, ONE_A_NODE, two_zones("x1", demands=ONE_A_NODE), first_leaves
+    ),
+    Case(
+        "NodeShare",
+        ClusterEvent.NODE_ADDED,
+        ONE_A_NODE,
+        two_zones("x1", "x2", "y1", demands=ONE_A_NODE),
+        lambda table: table.put_node(a_node_info("z1", zone="z")),
     ),
 ]
 CASES = [*one_node_cases(), *TWO_ZONES]

@@ -24,7 +24,7 @@ from lattice.engine.explain import all_rejections, reason_details
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraints import MachineImage as Image
-from lattice.kinds.constraints import Volume
+from lattice.kinds.constraints import PlannedNodes, Volume
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 from lattice.scheduling.table.label_codes import LabelCodes
 from lattice.scheduling.table.node_info import NodeInfo
@@ -65,6 +65,7 @@ ZONES: list[tuple[str, dict[str, Any]]] = [
 ]
 REPELS_WEB = workload_demands(labels={"app": "loner"}, anti_affinity_terms=(near("zone", app="web"),))
 SPREAD = workload_demands(service="s", spread=(a_spread("zone"),))
+ONE_A_NODE = workload_demands(service="s", planned_nodes=PlannedNodes(count=2, per_node=1))
 OPEN = "open to new workloads"
 
 # filter, case, table, demands, node (the first if empty), and the text of its reasons
@@ -92,6 +93,14 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         workload_demands(),
         "n1",
         [f"node: need {OPEN}, have draining"],
+    ),
+    (
+        "NodePressure",
+        "BestEffort",
+        one_node_table(a_node_info(is_under_pressure=True)),
+        workload_demands(is_best_effort=True),
+        "n1",
+        ["node: need no pressure, or requests of the workload, have MemoryPressure or DiskPressure"],
     ),
     (
         "InCluster",
@@ -351,6 +360,14 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         workload_demands(service="s", spread=(a_spread("rack"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
+    ),
+    (
+        "NodeShare",
+        "as many as planned",
+        zoned_table(ONE_A_NODE, "a1"),
+        ONE_A_NODE,
+        "a1",
+        ["replicas of service s on the node: need fewer than 1, have 1, missing a further node"],
     ),
 ]
 

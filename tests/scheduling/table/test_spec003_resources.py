@@ -10,11 +10,12 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import summarize
 from lattice.kinds.container import parse_amounts
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.qos import Qos, eviction_order, is_compressible, qos_of
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.profile import compile_preset
 from lattice.scheduling.table.node_info import allocatable, node_info_of
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.table.qos import Qos, eviction_order, fits, is_compressible, qos_of, utilisation
+from lattice.scheduling.table.plain_fit import fits, utilisation
 
 GIB = 1 << 30
 Quantities = Mapping[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from build.agent_world import AUTHORITY, a_joining, a_key, a_node_with_key, a_request, a_token, store_token
+from build.objects import make_object
 from build.virtual import VirtualClock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -25,6 +26,7 @@ from lattice.errors import (
     TooManyRequests,
     UnknownUser,
 )
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.join_token import (
     AGENT_KEY_ANNOTATION,
     JOIN_REVISION_ANNOTATION,
@@ -35,8 +37,10 @@ from lattice.kinds.join_token import (
     read_token_record,
     token_secret,
 )
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.stored_encoding import unpack
-from lattice.kinds.node import NODE_FINALIZER, LatticeNode, NodeSpec
+from lattice.kinds.node import NODE_FINALIZER, PINNED_CLUSTER_ANNOTATION, LatticeNode, NodeSpec
+from lattice.kinds.pool import LatticePool
 from lattice.server.access.attempt_limiter import MAX_FAILED_ATTEMPTS, WINDOW_S
 from lattice.server.access.authorization import ALL_VERBS, RequestAttributes, check_access
 from lattice.server.access.certificate_authority import new_authority
@@ -57,6 +61,10 @@ class JoinWorld:
         token = a_token(number=number)
         await store_token(self.store, self.clock, token, ttl, **grant)
         return token
+
+    async def add(self, *objects: Kind) -> None:
+        for item in objects:
+            await self.store.commit([put_new(item, uid=item.metadata.name, now="2026-01-01T00:00:00Z")])
 
     async def join(
         self, token: Any, key: Any, name: str = "", address: str = "10.0.0.9", **rest: Any
@@ -81,15 +89,20 @@ class JoinWorld:
 
 async def test_join_creates_node_with_granted_fields() -> None:
     world = JoinWorld()
+    await world.add(a_cluster())
     token = await world.token(node="n1", labels={"rack": "a3"}, spec=NodeSpec(cluster="east-001", zone="a"))
     answer = await world.join(token, a_key(), "a-name-of-its-own")
     assert (answer["node"], answer["agents"]) == ("n1", "127.0.0.1:7444")
     assert fingerprint(answer["authority"].encode()) == token.authority
     node = await world.node("n1")
     assert node is not None
-    assert node["metadata"]["labels"] == {"rack": "a3"}
+    assert node["metadata"]["labels"] == {
+        "rack": "a3",
+        "lattice.dev/cluster": "east-001",
+        "lattice.dev/zone": "a",
+    }
     assert node["metadata"]["finalizers"] == [NODE_FINALIZER], "it is emptied before it goes"
-    assert (node["spec"]["cluster"], node["spec"]["zone"]) == ("east-001", "a")
+    assert (node["spec"]["pool"], node["spec"]["cluster"], node["spec"]["zone"]) == ("east", "east-001", "a")
     certificate = x509.load_pem_x509_certificate(answer["certificate"].encode())
     assert certificate.subject.rfc4514_string() == "O=lattice:nodes,CN=node:n1"
     life = certificate.not_valid_after_utc - world.clock.now()
@@ -97,6 +110,83 @@ async def test_join_creates_node_with_granted_fields() -> None:
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate.verify_directly_issued_by(AUTHORITY.certificate)
+
+
+def a_cluster(name: str = "east-001", pool: str = "east") -> LatticeCluster:
+    return make_object(LatticeCluster, name, spec={"pool": pool})
+
+
+EAST = make_object(
+    LatticePool, "east", spec={"provider": {"type": "metal", "region": "east-1", "zone": "b"}, "budget": {"maxMonthlyCost": 2.5}}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("granted", "joined"),
+    [
+        pytest.param(
+            NodeSpec(pool="east"),
+            NodeSpec(pool="east", provider="metal", region="east-1", zone="b"),
+            id="a pool alone gives provider and location",
+        ),
+        pytest.param(
+            NodeSpec(pool="east", region="mine", zone="z"),
+            NodeSpec(pool="east", provider="metal", region="mine", zone="z"),
+            id="a stated location stays",
+        ),
+        pytest.param(NodeSpec(pool="later"), NodeSpec(pool="later"), id="the pool may come later"),
+        pytest.param(
+            NodeSpec(cluster="east-001", node_class="nano"),
+            NodeSpec(
+                pool="east",
+                cluster="east-001",
+                node_class="nano",
+                provider="metal",
+                region="east-1",
+                zone="b",
+            ),
+            id="a cluster gives its pool",
+        ),
+        pytest.param(
+            NodeSpec(pool="east", cluster="east-007"),
+            NodeSpec(pool="east", provider="metal", region="east-1", zone="b"),
+            id="a cluster that is gone leaves the machine to the pool",
+        ),
+    ],
+)
+async def test_join_into_pool(granted: NodeSpec, joined: NodeSpec) -> None:
+    world = JoinWorld()
+    await world.add(EAST, a_cluster())
+    await world.join(await world.token(node="n1", spec=granted), a_key())
+    node = await world.node("n1")
+    assert node is not None
+    assert msgspec.convert(node["spec"], NodeSpec) == joined
+    is_pinned = node["metadata"].get("annotations", {}).get(PINNED_CLUSTER_ANNOTATION) == "east-001"
+    assert is_pinned is bool(joined.cluster)
+    assert node["metadata"].get("labels", {}).get("lattice.dev/node-class", "") == joined.node_class
+
+
+@pytest.mark.parametrize(
+    ("granted", "reason"),
+    [
+        pytest.param(NodeSpec(cluster="east-007"), "there is no cluster east-007", id="no such cluster"),
+        pytest.param(
+            NodeSpec(pool="west", cluster="east-001"),
+            "the join token names pool west, but cluster east-001 is in pool east",
+            id="a cluster of another pool",
+        ),
+    ],
+)
+async def test_useless_join_is_refused_and_keeps_the_token(granted: NodeSpec, reason: str) -> None:
+    world = JoinWorld()
+    await world.add(EAST, a_cluster())
+    token = await world.token(node="n1", spec=granted)
+    with pytest.raises(Denied, match=reason):
+        await world.join(token, a_key())
+    assert await world.node("n1") is None
+    secret = await world.store.get(Key("secrets", "lattice-system", f"join-{token.id}"))
+    record = read_token_record(unpack(secret.value, secret.revision)) if secret else None
+    assert record is None or not record.used_by
 
 
 async def test_join_of_existing_node_only_sets_key() -> None:

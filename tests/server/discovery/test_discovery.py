@@ -6,7 +6,12 @@ from build.schema_samples import POOL, RESOURCES, SERVICE
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource
 from lattice.server.discovery import discovery
-from lattice.server.discovery.discovery import CRD_RESOURCE, VIRTUAL_RESOURCES, with_virtual_resources
+from lattice.server.discovery.discovery import (
+    CRD_RESOURCE,
+    KUBERNETES_MINOR,
+    VIRTUAL_RESOURCES,
+    with_virtual_resources,
+)
 
 ALL = with_virtual_resources(RESOURCES)
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -104,6 +109,7 @@ def test_virtual_resources_allow_read_or_create_only():
     assert entries("apiextensions.k8s.io/v1")["customresourcedefinitions"]["shortNames"] == ["crd", "crds"]
     reviews = entries("authorization.k8s.io/v1") | entries("authentication.k8s.io/v1")
     assert sorted(reviews) == [
+        "localsubjectaccessreviews",
         "selfsubjectaccessreviews",
         "selfsubjectreviews",
         "selfsubjectrulesreviews",
@@ -195,7 +201,7 @@ def test_the_accept_header_chooses(accept, form, content_type):
 
 def test_version_is_semantic_and_contains_ours():
     found = discovery.version_document("0.1.0+g12.dirty_x")
-    assert found["gitVersion"] == "v1.33.0+lattice-0.1.0-g12.dirty-x"
-    assert (found["major"], found["minor"]) == ("1", "33")
+    assert found["gitVersion"] == f"v1.{KUBERNETES_MINOR}.0+lattice-0.1.0-g12.dirty-x"
+    assert (found["major"], found["minor"]) == ("1", str(KUBERNETES_MINOR))
     assert {"gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"} < set(found)
     assert all(isinstance(value, str) for value in found.values())

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.timeout(90)
 
 async def test_changed_plan_reports_only_differences() -> None:
     async with a_server() as server:
-        change = [a_service_manifest("one"), a_service_manifest("two", replicas={"min": 2})]
+        # Larger than the other, so that it is placed first with every baseline.
+        first = a_service_manifest("one", placement={"resources": {"cores": 1.5, "memoryGi": 1.5}})
+        change = [first, a_service_manifest("two", replicas={"min": 2})]
         _, before = await server.ask("plan", manifests=change)
-        await server.apply(a_service_manifest("one"))
+        await server.apply(first)
         for expect in (before["id"], before):
             status, answer = await server.ask("plan", manifests=change, expect=expect)
             assert (status, {cause["reason"] for cause in answer["details"]["causes"]}) == (

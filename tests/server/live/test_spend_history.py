@@ -1,11 +1,9 @@
 """Hourly cost over time: one point per change, and sums that match."""
 
 import pytest
-from build.costs import a_priced_cluster, a_priced_service
+from build.costs import rates
 
 from lattice.errors import Malformed
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.service import LatticeService
 from lattice.server.live.spend_history import (
     MAX_NAMED_SERIES,
     MAX_POINTS_PER_SERIES,
@@ -13,11 +11,12 @@ from lattice.server.live.spend_history import (
     CostSeries,
     Points,
     SpendHistory,
+    SpendRates,
     spending_document,
 )
 
 
-def recorded(*samples: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
+def recorded(*samples: tuple[int, SpendRates]) -> SpendHistory:
     spending = SpendHistory()
     for sample in samples:
         spending.record(*sample)
@@ -25,8 +24,8 @@ def recorded(*samples: tuple[int, list[LatticeCluster], list[LatticeService]]) -
 
 
 def test_point_is_recorded_per_change_only() -> None:
-    one, two = [a_priced_cluster("north", 1)], [a_priced_cluster("north", 2)]
-    spending = recorded((10, one, []), (15, one, []), (20, two, []), (25, [], []))
+    one, two = rates({"north": 1}), rates({"north": 2})
+    spending = recorded((10, one), (15, one), (20, two), (25, rates({})))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
     assert spending.document("pool") | {"series": 0} == {
         "by": "pool",
@@ -38,15 +37,8 @@ def test_point_is_recorded_per_change_only() -> None:
 
 
 def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
-    pools = [a_priced_cluster("north", 1), a_priced_cluster("south", 0.5)]
-    spending = recorded(
-        (
-            10,
-            pools,
-            [a_priced_service("web", 0.75), a_priced_service("api", 0.25), a_priced_service("new", None)],
-        ),
-        (20, pools, []),
-    )
+    pools = {"north": 1, "south": 0.5}
+    spending = recorded((10, rates(pools, {"web": 0.75, "api": 0.25, "new": 0})), (20, rates(pools)))
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
     assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
@@ -60,12 +52,8 @@ def rate_at(second: int, series: dict[str, Points]) -> int:
 
 
 def test_series_by_label_groups_unlabelled_services() -> None:
-    services = [
-        a_priced_service("web", 1, team="blue"),
-        a_priced_service("api", 2, team="blue"),
-        a_priced_service("old", 4),
-    ]
-    spending = recorded((10, [], services))
+    blue = {"team": "blue"}
+    spending = recorded((10, rates({}, {"web": 1, "api": 2, "old": 4}, web=blue, api=blue)))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
     assert spending.document("service")["labels"] == ["team"]
 
@@ -78,7 +66,7 @@ async def test_unknown_grouping_is_malformed(by: str) -> None:
 
 def test_most_expensive_series_are_named_rest_is_summed() -> None:
     found = recorded(
-        (10, [], [a_priced_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
+        (10, rates({}, {f"s{number:02}": 1 + number for number in range(MAX_NAMED_SERIES + 3)}))
     ).series("service")
     assert next(iter(found)) == f"shop/s{MAX_NAMED_SERIES + 2:02}"
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
@@ -86,10 +74,10 @@ def test_most_expensive_series_are_named_rest_is_summed() -> None:
 
 def test_expired_points_go_but_last_rate_stays() -> None:
     spending = recorded(
-        (10, [a_priced_cluster("north", 1)], [a_priced_service("web", 1)]),
-        (20, [a_priced_cluster("north", 2)], []),
+        (10, rates({"north": 1}, {"web": 1})),
+        (20, rates({"north": 2})),
     )
-    spending.record(RETENTION_S + 100, [a_priced_cluster("north", 2)], [])
+    spending.record(RETENTION_S + 100, rates({"north": 2}))
     assert (spending.document("pool")["since"], spending.series("pool")) == (
         100,
         {"north": [(100, 2_000_000)]},

@@ -2,17 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from build.agent_world import Leader
-from build.costs import a_priced_cluster, a_priced_service
+from build.costs import a_paid_pool, a_running_service
 from build.virtual import VirtualClock
 
 from lattice.kinds.core import ConfigMap
 from lattice.kinds.meta.stored_encoding import pack
-from lattice.server.live.spend_history import RETENTION_S, CostSeries, SpendHistory
+from lattice.server.live.spend_history import RETENTION_S, CostSeries, SpendHistory, SpendRates
 from lattice.server.live.spend_recorder import (
     MAX_STORED_BYTES,
     OTHERS_SERIES,
@@ -41,13 +41,20 @@ async def leading_server() -> AsyncIterator[tuple[Leader, VirtualClock]]:
 
 def a_recorder(leader: Leader) -> SpendRecorder:
     uids = itertools.count()
-    return SpendRecorder(leader.clock, lambda: leader.context, lambda: f"uid-{next(uids)}")
+
+    async def run_inline(compute: Callable[[], SpendRates]) -> SpendRates:
+        return compute()
+
+    return SpendRecorder(
+        leader.clock, lambda: leader.context, lambda: f"uid-{next(uids)}", run_in_background=run_inline
+    )
 
 
 async def test_new_leader_continues_stored_history() -> None:
     async with leading_server() as (leader, clock):
-        await leader.add(a_priced_cluster("north", 1))
-        await leader.add(a_priced_service("web", 0.5, team="blue"))
+        await leader.add(a_paid_pool("north", 0.5, 0.5))
+        for item in a_running_service("web", "n1", "north-001", team="blue"):
+            await leader.add(item)
         recorder = a_recorder(leader)
         running = asyncio.create_task(recorder.run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
@@ -64,14 +71,14 @@ async def test_new_leader_continues_stored_history() -> None:
 
 async def test_history_is_written_only_on_change() -> None:
     async with leading_server() as (leader, clock):
-        await leader.add(a_priced_cluster("north", 1))
+        await leader.add(a_paid_pool("north", 1))
         running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         await clock.advance(5 * WRITE_INTERVAL_S)
         assert kept is not None
         assert await leader.store.get(SPENDING_KEY) == kept
-        await leader.add(a_priced_cluster("south", 2))
+        await leader.add(a_paid_pool("south", 2))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         assert "south" in (await leader.store.get(SPENDING_KEY) or kept).value.decode()
         running.cancel()
@@ -82,7 +89,7 @@ async def test_no_write_without_cost_or_after_handover() -> None:
         running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert await leader.store.get(SPENDING_KEY) is None
-        await leader.add(a_priced_cluster("north", 1))
+        await leader.add(a_paid_pool("north", 1))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         running.cancel()
@@ -135,7 +142,7 @@ async def test_idle_fleet_writes_nothing_when_history_expires() -> None:
         )
         await leader.store.commit([Put(SPENDING_KEY, value, ABSENT)])
         kept = await leader.store.get(SPENDING_KEY)
-        await leader.add(a_priced_cluster("north", 2))
+        await leader.add(a_paid_pool("north", 2))
         recorder = a_recorder(leader)
         for _ in range(3):
             await recorder.sample(leader.context)

@@ -67,7 +67,11 @@ FLEET = UsageSnapshot(
         make_object(
             LatticePool,
             "north",
-            spec={"provider": {"type": "local", "region": "n"}, "capacity": {"maxNodes": 4}},
+            spec={
+                "provider": {"type": "local", "region": "n"},
+                "capacity": {"maxNodes": 4},
+                "budget": {"maxMonthlyCost": 100},
+            },
         )
     ],
     clusters=[
@@ -166,7 +170,7 @@ def test_clusters_sum_their_nodes() -> None:
     north = rows["north-001"]
     assert north["cpu"] == {"used": 2000, "of": 6000, "asked": 1000}
     assert (north["readyNodes"], north["nodes"], north["readyWorkloads"], north["workloads"]) == (2, 3, 1, 3)
-    assert (north["hourlyMicros"], rows["aws-001"]["hourlyMicros"]) == (300_000, None)
+    assert (north["hourlyMicros"], rows["aws-001"]["hourlyMicros"]) == (300_000, 0)
 
 
 def test_budget_rows_show_limits_and_past_months() -> None:
@@ -204,9 +208,17 @@ def test_pool_rows_sum_nodes_and_show_budget() -> None:
         "spentMicros": 24 * 300_000,
         "projectedMicros": 24 * 300_000 + 15 * 24 * 300_000,
         "limitMicros": 100_000_000,
-        "leftHourlyMicros": None,
+        "leftHourlyMicros": 0,
+        "usedMillionths": 2_160_000,
+        "rule": "30-day run rate",
+        "isRefusing": False,
         "state": "Exceeded",
+        "message": (
+            "30-day run rate: $216.00 of $100.00 (216 %), $116.00 over the limit; nothing is stopped, "
+            "nothing more is bought"
+        ),
     }
+    assert (north["hourlyMicros"], north["unpricedMachines"]) == (300_000, 0)
     assert "budget" not in rows["aws/us-east-1"]
 
 

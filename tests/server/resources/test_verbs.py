@@ -29,9 +29,10 @@ from lattice.errors import (
     NotFound,
     UnsupportedMediaType,
 )
+from lattice.kinds import LATTICE_KINDS
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.server.requests.call import Call
-from lattice.server.resources import lists, verbs, watch
+from lattice.server.resources import admission, lists, verbs, watch
 from lattice.server.resources import subresources as scale
 
 
@@ -53,13 +54,46 @@ async def test_a_printed_status_is_accepted_and_ignored() -> None:
         pool_manifest() | {"status": {"phase": "Ready", "nonsense": 1}},
         fieldValidation="Strict",
     )
-    assert "status" not in made
+    assert "phase" not in made["status"]
+    assert "nonsense" not in made["status"]
 
 
 async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
     world = await api_world()
     made = await world.do(verbs.create, "services/default", service_manifest())
-    assert made["status"] == {"phase": "Pending"}
+    assert made["status"]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("where", "manifest"),
+    [
+        pytest.param("services/default", service_manifest(), id="service"),
+        pytest.param("pools", pool_manifest(), id="pool"),
+    ],
+)
+async def test_new_object_is_not_ready_for_clients_of_kstatus(where: str, manifest: dict[str, Any]) -> None:
+    world = await api_world()
+    made = await world.do(verbs.create, where, manifest)
+    # Flux and Helm wait while observedGeneration is behind or Ready is not True.
+    assert made["status"]["observedGeneration"] == 0 < made["metadata"]["generation"]
+    assert made["status"]["conditions"] == [
+        {
+            "type": "Ready",
+            "status": "Unknown",
+            "reason": "Pending",
+            "message": "no controller has observed the object yet",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ]
+
+
+def test_every_kind_that_users_create_begins_pending() -> None:
+    # Controllers create these kinds, together with their first status.
+    created_by_controllers = {"LatticeCluster", "LatticeNode", "LatticeAgreement", "LatticeLedger"}
+    with_status = {
+        kind.resource.id for kind in LATTICE_KINDS if kind.resource.kind not in created_by_controllers
+    }
+    assert with_status == admission.BORN_PENDING
 
 
 @pytest.mark.parametrize(
@@ -174,13 +208,13 @@ async def test_status_and_spec_are_written_separately() -> None:
     await world.do(verbs.create, "pools", pool_manifest())
     change = {"spec": {"capacity": {"maxNodes": 9}}, "status": {"phase": "Ready"}}
     by_status = await world.do(verbs.patch, "pools/us-east/status", change, content=MERGE, user=SYSTEM)
-    assert by_status["status"] == {"phase": "Ready"}
+    assert by_status["status"]["phase"] == "Ready"
     assert "capacity" not in by_status["spec"]
     assert by_status["metadata"]["generation"] == 1
     by_main = await world.do(
         verbs.patch, "pools/us-east", change | {"status": {"phase": "Gone"}}, content=MERGE
     )
-    assert by_main["status"] == {"phase": "Ready"}
+    assert by_main["status"] == by_status["status"]
     assert by_main["metadata"]["generation"] == 2
 
 
@@ -359,11 +393,12 @@ async def test_concurrent_scale_returns_what_was_written() -> None:
     world = await api_world()
     await world.do(verbs.create, "services/default", service_manifest(replicas={"min": 1, "max": 9}))
     commit, path = world.api.store.commit, "services/default/api/scale"
+    rival = world.other_server()
 
     async def with_another(*words: Any, **more: Any) -> int:
         world.api.store.commit = commit  # type: ignore[method-assign]
         revision = await commit(*words, **more)
-        await world.do(scale.put_scale, path, {"spec": {"replicas": 7}}, content=MERGE)
+        await rival.do(scale.put_scale, path, {"spec": {"replicas": 7}}, content=MERGE)
         return revision
 
     world.api.store.commit = with_another  # type: ignore[method-assign]

@@ -17,12 +17,12 @@ ROLE = {
 
 
 def raced(world: ApiWorld, rival: Any) -> None:
-    """Let the rival write before the next commit."""
+    """Let the rival, another server on the same store, write before the next commit."""
     commit = world.api.store.commit
 
     async def after_another(*words: Any, **rest: Any) -> int:
         world.api.store.commit = commit  # type: ignore[method-assign]
-        await rival()
+        await rival(world.other_server())
         revision: int = await commit(*words, **rest)
         return revision
 
@@ -35,7 +35,7 @@ async def test_update_conflict_uses_kubernetes_message() -> None:
     made["spec"]["capacity"] = {"maxNodes": 9}
     raced(
         world,
-        lambda: world.do(
+        lambda other: other.do(
             verbs.patch, "pools/us-east", {"spec": {"capacity": {"maxNodes": 3}}}, content=MERGE
         ),
     )
@@ -50,7 +50,7 @@ async def test_update_of_deleted_object_is_not_found() -> None:
     world = await api_world()
     made = await world.do(verbs.create, "pools", pool_manifest())
     made["spec"]["capacity"] = {"maxNodes": 9}
-    raced(world, lambda: world.do(verbs.delete, "pools/us-east"))
+    raced(world, lambda other: other.do(verbs.delete, "pools/us-east"))
     with pytest.raises(NotFound):
         await world.do(verbs.update, "pools/us-east", made)
 
@@ -60,7 +60,7 @@ async def test_update_without_revision_overwrites() -> None:
     await world.do(verbs.create, "configmaps/default", ROLE)
     raced(
         world,
-        lambda: world.do(
+        lambda other: other.do(
             verbs.patch, "configmaps/default/notes", {"data": {"a": "2", "b": "3"}}, content=MERGE
         ),
     )

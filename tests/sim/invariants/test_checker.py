@@ -303,6 +303,9 @@ def join_writes_another_node(history: SyntheticHistory, bad: bool) -> None:
     history.commit(node("n2" if bad else "n1"), term=None, origin="join n1")
 
 
+# These need whole worlds, with replicas for every machine and machines for every ledger: test_checker_purchases.py.
+PURCHASE_INVARIANTS = {"I-41", "I-42", "I-43"}
+
 CASES: list[tuple[str, Case]] = [
     ("I-00", run_ended_early),
     ("I-01", acknowledged_write_is_missing),
@@ -353,7 +356,7 @@ CASES: list[tuple[str, Case]] = [
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_checker_reports_only_the_violated_invariant(number: str, case: Case) -> None:
-    assert simulation_violations(case) == [{number}, set()]
+    assert [numbers - PURCHASE_INVARIANTS for numbers in simulation_violations(case)] == [{number}, set()]
 
 
 # Cases that the chaos checker cannot see or checks by other means: leaders' caches, rejected plans, the leader, elections, machines.
@@ -366,4 +369,5 @@ UNSEEN = {
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_chaos_checker_agrees(number: str, case: Case) -> None:
-    assert chaos_violations(case) == [set() if case in UNSEEN else {number}, set()]
+    expected = [set() if case in UNSEEN else {number}, set()]
+    assert [numbers - PURCHASE_INVARIANTS for numbers in chaos_violations(case)] == expected

@@ -16,6 +16,8 @@ from lattice.agent.host.runtime_protocol import Limits
 
 CPU_PERIOD_US = 100_000  # the kernel's default CPU bandwidth period
 MIN_CPU_QUOTA_US = 1_000  # the kernel rejects a smaller quota
+SHARES_PER_CORE = 1024
+MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the bounds of the kernel
 LATTICE_CGROUP = "lattice"
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
@@ -128,11 +130,31 @@ def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[s
     return contents
 
 
+def cpu_shares(milli_cores: int | None) -> int:
+    """The CPU shares of cgroup v1 for a request; the least where nothing is requested."""
+    return max(MIN_CPU_SHARES, min(MAX_CPU_SHARES, (milli_cores or 0) * SHARES_PER_CORE // 1000))
+
+
+def weight_files(requests: Limits, version: Literal[1, 2], controllers: frozenset[str]) -> dict[str, str]:
+    """The content of every file that states the share of CPU time under contention, by file name."""
+    if "cpu" not in controllers:
+        return {}
+    shares = cpu_shares(requests.cpu)
+    if version == 1:
+        return {"cpu.shares": str(shares)}
+    # The range of shares, 2 to 262144, mapped to the range of weights, 1 to 10000, as Kubernetes does.
+    weight = 1 + (shares - MIN_CPU_SHARES) * 9999 // (MAX_CPU_SHARES - MIN_CPU_SHARES)
+    return {"cpu.weight": str(weight)}
+
+
 def create_cgroups(
-    hierarchies: Iterable[Hierarchy], name: str, limits: Limits
+    hierarchies: Iterable[Hierarchy], name: str, limits: Limits, requests: Limits | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Create the cgroups of an instance; return their paths and, by resource, the cgroup version that
-    enforces the limit."""
+    enforces the limit.
+
+    Above its limit the kernel throttles CPU; the shares by `requests` count only while CPUs are contended.
+    """
     paths: list[str] = []
     enforced: dict[str, str] = {}
     for hierarchy in hierarchies:
@@ -149,6 +171,8 @@ def create_cgroups(
         except OSError:
             continue
         paths.append(str(path))
+        if requests is not None:
+            _limit(path, weight_files(requests, hierarchy.version, hierarchy.controllers))
         if _limit(path, limit_files(limits, hierarchy.version, hierarchy.controllers)):
             for resource in {"cpu", "memory"} & hierarchy.controllers:
                 if getattr(limits, resource) is not None:

@@ -21,6 +21,8 @@ class MachineInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     addresses: Sequence[tuple[str, str]] = ()
     gpus: Sequence[str] = ()
+    licences: Sequence[str] = ()
+    machine_image: str = ""
 
     def registration(self) -> pb.Registration:
         """The registration message; labels get the prefix for agent labels."""
@@ -36,6 +38,8 @@ class MachineInfo:
                 key if key.startswith(AGENT_LABEL_PREFIX) else f"{AGENT_LABEL_PREFIX}{key}": value
                 for key, value in self.labels.items()
             },
+            licences=sorted(self.licences),
+            machine_image=self.machine_image,
         )
 
 

@@ -62,7 +62,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Upper limits of an instance; None means unlimited."""
+    """Upper limits of an instance, or its requests; None means unlimited, or no request."""
 
     cpu: int | None = None  # milli-cores
     memory: int | None = None  # bytes
@@ -78,8 +78,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}  # from the control plane; the container's own variables take precedence
     ports: dict[str, int] = {}  # allocated numbers by name of the port
     limits: Limits = Limits()
+    requests: Limits = Limits()
+    qos: str = ""  # quality-of-service class; empty: not known, nothing is set for it
     # Seconds without contact after which the instance must be dead; None: no limit.
     stop_after: float | None = None
+    # GPUs of the node by index from 0, and the thousandths of the one shared GPU; 0: whole GPUs.
+    gpus: tuple[int, ...] = ()
+    gpu_milli: int = 0
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

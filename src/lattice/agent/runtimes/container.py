@@ -6,6 +6,7 @@ A container has its own network; a published port has the same number inside and
 """
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from lattice.agent.host import cgroups, instance_processes
+from lattice.agent.host.oom_score import instance_oom_score
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -34,6 +37,7 @@ from lattice.agent.host.usage import CpuMeter, disk_bytes, instance_usage
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
 from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch
+from lattice.agent.runtimes.gpu_devices import gpu_environment, podman_gpu_flags
 from lattice.agent.runtimes.podman import (
     COMMAND_TIMEOUT_S,
     PULL_TIMEOUT_S,
@@ -50,6 +54,7 @@ from lattice.kinds.meta.timestamps import format_timestamp
 
 INSTANCE_LABEL = "lattice.dev/instance"
 LOG_MAX_SIZE = "10mb"
+log = structlog.get_logger()
 
 
 class ContainerRuntime:
@@ -97,7 +102,7 @@ class ContainerRuntime:
         await self._discard(spec.id)
         self._instance_dir(spec.id).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self._instance_dir(spec.id) / "ended-by-watchdog").unlink(missing_ok=True)
-        env = spec.env | preflight.port_environment(spec) | spec.container.env
+        env = spec.env | preflight.port_environment(spec) | gpu_environment(spec) | spec.container.env
         created = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=PULL_TIMEOUT_S)
         if created.code != 0:
             return preflight.classify_port_failure(failure_from_stderr(created.err), spec)
@@ -138,6 +143,10 @@ class ContainerRuntime:
         ]
         for name in sorted(env):
             flags += ["--env", name]
+        gpu_flags, missing = podman_gpu_flags(spec.gpus)
+        if missing:
+            log.warning("the container gets no GPU devices", workload=spec.workload, reason=missing)
+        flags += gpu_flags
         for port in container.ports:
             if port.name in spec.ports:
                 flags.append(
@@ -148,6 +157,11 @@ class ContainerRuntime:
         if limits.memory is not None:
             # An equal swap limit forbids swap: podman counts memory and swap together.
             flags += [f"--memory={limits.memory}b", f"--memory-swap={limits.memory}b"]
+        if (score := instance_oom_score(spec)) is not None:
+            flags.append(f"--oom-score-adj={score}")
+            # Without root, podman may lack the cpu controller and would refuse the flag.
+            if os.geteuid() == 0:
+                flags.append(f"--cpu-shares={cgroups.cpu_shares(spec.requests.cpu)}")
         if container.command:
             flags.append("--entrypoint=" + msgspec.json.encode(container.command).decode())
         return [*flags, container.image, *container.args]

@@ -1,7 +1,7 @@
 """The launcher of a process: enter the cgroups, apply limits, wait until the agent has recorded the process,
 then exec the command.
 
-Run by path as `python -I -S launcher.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so the module must
+Run by path as `python -I -S launcher.py STATUS GO MEMORY CGROUPS OOM_SCORE -- PROGRAM ARGS...`, so the module must
 import almost nothing. The launcher writes "ready" to STATUS, then closes STATUS when the command starts, or
 writes the error number when the exec fails. If the agent dies, GO closes without data and the command never
 runs. The launcher is a program of its own, because running code between fork and exec is unsafe in a process
@@ -17,13 +17,19 @@ NOT_STARTED_EXIT_CODE = 127
 def main(arguments: list[str]) -> None:
     """Run the launcher protocol and replace the process by the command."""
     status, go, memory = (int(word) for word in arguments[:3])
-    program, command = arguments[5], arguments[5:]
+    program, command = arguments[6], arguments[6:]
     for descriptor in (status, go):
         os.set_inheritable(descriptor, False)
     try:
         for path in filter(None, arguments[3].split("\n")):
             with open(f"{path}/cgroup.procs", "w") as file:
                 file.write("0")
+        if arguments[4]:
+            try:
+                with open("/proc/self/oom_score_adj", "w") as file:
+                    file.write(arguments[4])
+            except OSError:
+                pass  # without the permission the process keeps the score of the agent
         if memory:
             import resource
 

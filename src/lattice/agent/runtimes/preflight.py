@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lattice.agent.host.instance_processes import INSTANCE_ENV_VAR
 from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, Failure, FailureReason, InstanceId, RunSpec
+from lattice.agent.runtimes.gpu_devices import gpu_environment
 from lattice.errors import Full, LatticeError
 
 # Variables that a process gets from the agent's own environment; other variables may hold secrets.
@@ -54,7 +55,7 @@ def process_environment(
     spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str
 ) -> dict[str, str]:
     """The environment of a process. Later sources override earlier sources: machine, agent (HOME,
-    LATTICE_WORKLOAD), control plane, ports, container. INSTANCE_ENV_VAR with the tag of the instance comes
+    LATTICE_WORKLOAD), control plane, ports, GPUs, container. INSTANCE_ENV_VAR with the tag of the instance comes
     last, so no source overrides it."""
     machine = {name: inherited[name] for name in INHERITED_ENV_VARS if name in inherited}
     agent_variables = {"HOME": str(folder), "LATTICE_WORKLOAD": spec.workload}
@@ -63,6 +64,7 @@ def process_environment(
         | agent_variables
         | spec.env
         | port_environment(spec)
+        | gpu_environment(spec)
         | spec.container.env
         | {INSTANCE_ENV_VAR: tag}
     )

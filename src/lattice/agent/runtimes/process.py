@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from lattice.agent.host import cgroups, instance_processes
+from lattice.agent.host.oom_score import instance_oom_score
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -143,7 +144,9 @@ class ProcessRuntime:
         program = preflight.resolve_program(spec, env.get("PATH", os.defpath), work_folder)
         if isinstance(program, Failure):
             return program
-        paths, enforced = cgroups.create_cgroups(self.hierarchies, self._tag(spec.id), spec.limits)
+        paths, enforced = cgroups.create_cgroups(
+            self.hierarchies, self._tag(spec.id), spec.limits, spec.requests if spec.qos else None
+        )
         # Without a memory cgroup, the limit applies to the data segment of every process.
         data_limit = spec.limits.memory if spec.limits.memory and "memory" not in enforced else 0
         enforced |= {"memory": "rlimit"} if data_limit else {}
@@ -151,18 +154,14 @@ class ProcessRuntime:
         log = logs.open_for_append(folder / "log")
         try:
             words = (*spec.container.command, *spec.container.args)
-            pending = await spawn(Command(program, words, env, work_folder, log, paths, data_limit))
+            score = instance_oom_score(spec)
+            pending = await spawn(Command(program, words, env, work_folder, log, paths, data_limit, score))
         except OSError:
             cgroups.remove_cgroups(paths)
             raise
         finally:
             os.close(log)
-        return await self._record_and_release(spec, pending, paths, enforced)
-
-    async def _record_and_release(
-        self, spec: RunSpec, pending: PendingProcess, paths: tuple[str, ...], enforced: dict[str, str]
-    ) -> Failure | None:
-        """Record the process and register it with the watchdog, and only then let the command run."""
+        # Record the process and register it with the watchdog, and only then let the command run.
         pid = pending.process.pid
         handle = Handle(pid, instance_processes.start_time(pid) or 0, instance_processes.boot_id(), paths)
         now = format_timestamp(self.clock.now())

@@ -21,12 +21,7 @@ from lattice.agent.runtimes import podman
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.process import ProcessRuntime
 from lattice.clock import Clock
-from lattice.kinds.container import Container, Probe
-
-
-def runtime_name_for(container: Container) -> str:
-    """The name of the runtime for a container."""
-    return "container" if container.image else "process"
+from lattice.kinds.container import Probe
 
 
 class RuntimeRouter:
@@ -56,7 +51,7 @@ class RuntimeRouter:
         existing = existing_instance(spec, await self.list())
         if existing is not None:
             return existing
-        kind = runtime_name_for(spec.container)
+        kind = spec.container.runtime
         runtime = self.runtimes.get(kind)
         if runtime is None:
             reason = self.unavailable_reasons.get(kind, "the agent does not use this runtime")
@@ -92,11 +87,11 @@ class RuntimeRouter:
 
     async def adopt(self, record: InstanceRecord) -> Instance:
         """Adopt an instance; an instance whose runtime is no longer available counts as exited."""
-        runtime = self.runtimes.get(runtime_name_for(record.spec.container))
+        runtime = self.runtimes.get(record.spec.container.runtime)
         if runtime is None:
             failure = Failure(
                 "RUNTIME_UNAVAILABLE",
-                f"this node no longer has a {runtime_name_for(record.spec.container)} runtime",
+                f"this node no longer has a {record.spec.container.runtime} runtime",
             )
             self._unrunnable[record.spec.id] = new_instance(record.spec, "Exited", failure)
             return self._unrunnable[record.spec.id]

@@ -26,6 +26,7 @@ class Command:
     log_fd: int
     cgroups: tuple[str, ...] = ()
     data_limit: int = 0  # bytes; 0: none
+    oom_score: int | None = None  # None: as inherited
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ def _popen(command: Command, status: int, go: int) -> subprocess.Popen[bytes]:
         str(go),
         str(command.data_limit),
         "\n".join(command.cgroups),
+        "" if command.oom_score is None else str(command.oom_score),
         "--",
         command.program,
         *command.argv[1:],

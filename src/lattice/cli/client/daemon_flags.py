@@ -114,6 +114,8 @@ SETTING_TYPES: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "reconcile-workers": MinInteger(1),
     "retry-first": Seconds(0, is_exclusive=True),
     "retry-longest": Seconds(0, is_exclusive=True),
+    "retry-service-longest": Seconds(0, is_exclusive=True),
+    "retry-reset": Seconds(0, is_exclusive=True),
     "retry-attempts": MinInteger(1),
     "missing-grace": Seconds(0),
     "start-grace": Seconds(0),

@@ -63,7 +63,21 @@ class Client:
         # 0 stands for no limit; a socket timeout of 0 would make the socket non-blocking.
         self.timeout = timeout or None
         self.warn = warn
-        self._url = _parse_url(server.url)
+        try:
+            parts = urllib.parse.urlsplit(server.url)
+            usable = (
+                parts.scheme in ("http", "https")
+                and bool(parts.hostname)
+                and (parts.port is None or parts.port > 0)
+            )
+        except ValueError:
+            usable = False
+        if not usable:
+            raise Malformed(
+                f"{server.url!r} is not a server address",
+                fix="write the address as https://HOST:PORT, such as https://127.0.0.1:6440",
+            )
+        self._url = parts
         self._tls = _tls_context(server) if self._url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
 
@@ -246,24 +260,6 @@ def _send_request(connection: http.client.HTTPConnection, request: Request, head
     connection.request(
         request.method, request.target, None if request.body is None else encode(request.body), headers
     )
-
-
-def _parse_url(url: str) -> urllib.parse.SplitResult:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        usable = (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and (parts.port is None or parts.port > 0)
-        )
-    except ValueError:
-        usable = False
-    if not usable:
-        raise Malformed(
-            f"{url!r} is not a server address",
-            fix="write the address as https://HOST:PORT, such as https://127.0.0.1:6440",
-        )
-    return parts
 
 
 def _tls_context(server: Server) -> ssl.SSLContext:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lattice.errors import NotFound, UsageError
+from lattice.kinds.kubernetes_names import counterpart_of_kind, counterpart_of_word
 from lattice.kinds.meta.base import GROUP, Resource
 
 # Everyday names in addition to the kinds' own names.
 _EXTRA_NAMES = {
     "LatticePlacementPolicy": ("policy", "policies"),
+    "LatticeService": ("svc", "service", "services"),
     "LatticeNodeClass": ("class", "classes", "nodeclasses"),
     "CloudInfrastructure": ("cloud", "clouds"),
     "StaticInfrastructure": ("static", "statics", "datacenter", "datacenters"),
@@ -52,7 +54,7 @@ class Target(NamedTuple):
 class KindNames:
     """Every spelling of every kind.
 
-    Lattice's kinds come first: `services` are Lattice's; the core kind is `svc` or `services.v1.`.
+    Lattice's kinds come first: `services` and `svc` are Lattice's; the core kind is `services.v1.`.
     """
 
     def __init__(self, resources: Iterable[Resource]) -> None:
@@ -82,6 +84,11 @@ class KindNames:
         ]
         if spelling and members:
             return members
+        if counterpart := counterpart_of_word(spelling):
+            raise NotFound(
+                f"there is no kind {word!r}: {counterpart.kind} is a kind of Kubernetes",
+                fix=f"`lattice get {counterpart.resource}`; to create one, {counterpart.advice}",
+            )
         near = difflib.get_close_matches(word.lower(), self.resources_by_word, n=3, cutoff=0.6)
         meant = dict.fromkeys(_usual_name(self.resources_by_word[spelling]) for spelling in near)
         raise NotFound(
@@ -120,6 +127,11 @@ class KindNames:
 
     def find_resource(self, api_version: str, kind: str) -> Resource:
         """The kind with a manifest's apiVersion and kind."""
+        if counterpart := counterpart_of_kind(kind):
+            raise NotFound(
+                f"there is no kind {kind!r} in {api_version or 'no apiVersion'}: {kind} is a kind of Kubernetes",
+                fix=counterpart.advice,
+            )
         for resource in self.resources:
             if (resource.api_version, resource.kind) == (api_version, kind):
                 return resource

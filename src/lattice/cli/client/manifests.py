@@ -256,8 +256,11 @@ def _json_error(text: bytes, source: str) -> Malformed | None:
     return None
 
 
-def locate_error(e: LatticeError, document: Document, target: Target) -> LatticeError:
-    """The same error with the file and line of every field in its causes."""
+def locate_error(
+    e: LatticeError, document: Document, target: Target, *, can_force: bool = True
+) -> LatticeError:
+    """The same error with the file and line of every field in its causes; `can_force` says whether the command
+    has the option --force-conflicts."""
     name = f"{full_name(target.resource)}/{target.name}"
     # In the order of the lines in the file.
     in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
@@ -272,7 +275,8 @@ def locate_error(e: LatticeError, document: Document, target: Target) -> Lattice
     # The causes name the fields and their managers; the server's message only repeats the causes.
     if causes and isinstance(e, Conflict):
         fields, pronoun = ("1 field is", "it") if len(causes) == 1 else (f"{len(causes)} fields are", "them")
-        fix = f"take {pronoun} over with --force-conflicts, or remove {pronoun} from the manifest"
+        flag = "--force-conflicts" if can_force else "`lattice apply --force-conflicts` first"
+        fix = f"take {pronoun} over with {flag}, or remove {pronoun} from the manifest"
         return Conflict(
             f"{name}: {fields} managed by another field manager",
             where=document.location(),

@@ -2,8 +2,10 @@
 
 import functools
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,7 +27,12 @@ class Command(click.Command):
         for parameter in self.params:
             if isinstance(parameter, click.Option) and parameter.is_flag:
                 switches.update(dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter))
-        return super().parse_args(ctx, [word for arg in args if (word := _normalize_flag(arg, switches))])
+        words = [word for arg in args if (word := _normalize_flag(arg, switches))]
+        try:
+            return super().parse_args(ctx, list(words))
+        except click.UsageError as error:
+            reject_file_arguments(self, words, error)
+            raise
 
 
 def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
@@ -80,6 +87,19 @@ class Connection:
     @property
     def namespace(self) -> str:
         return self.explicit_namespace or self.server.namespace or "default"
+
+
+def reject_file_arguments(command: click.Command, args: Sequence[str], error: click.UsageError) -> None:
+    """Raise a UsageError that names -f, if the wrong arguments are manifests given without the flag."""
+    if not any(parameter.name == "files" for parameter in command.params):
+        return
+    is_missing = isinstance(error, click.MissingParameter) and error.param and error.param.name == "files"
+    words = [word for word in args if not word.startswith("-")]
+    files = [word for word in words if Path(word).exists() or word.endswith((".yaml", ".yml", ".json"))]
+    if files and (is_missing or "unexpected extra argument" in error.message):
+        flags = " ".join(f"-f {shlex.quote(word)}" for word in files)
+        message = f"got unexpected extra argument {files[0]!r}: name manifests with -f, as in {flags}"
+        raise click.UsageError(message, ctx=error.ctx) from error
 
 
 def manifests_option(

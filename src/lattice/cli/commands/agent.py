@@ -2,47 +2,35 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from lattice.cli.client.daemon_flags import config_flag
 from lattice.cli.client.options import Duration
+from lattice.cli.commands.agent_machine import AgentOptions, parse_ports, read_machine
 from lattice.cli.commands.server import configure_logging, install_stop_event
 from lattice.cli.output import messages as say
-from lattice.errors import LatticeError, UsageError
+from lattice.errors import Conflict, LatticeError, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from lattice.agent.executor import Executor
     from lattice.agent.host.machine_info import MachineInfo
     from lattice.agent.host.runtime_protocol import Runtime
     from lattice.agent.identity import Identity
+    from lattice.agent.session import Agent
     from lattice.agent.state_file import StateFile
     from lattice.clock import Clock
 
 
-@dataclass(frozen=True)
-class AgentOptions:
-    # One or several URLs, separated by commas.
-    server: str
-    server_file: str
-    token: str
-    data_dir: str
-    name: str
-    runtime: str
-    cpu: str
-    memory: str
-    disk: str
-    gpus: tuple[str, ...]
-    reserve: tuple[str, ...]
-    labels: tuple[str, ...]
-    ports: str
-    address: str
-    grace: float
-    stop_on_exit: bool
-    clear: bool
+# In the data folder: `lattice agent --leave` asks the running agent to leave.
+LEAVE_FILE = "leave"
+LEAVE_POLL_S = 1.0
 
 
 @click.command()
@@ -114,8 +102,36 @@ class AgentOptions:
     "--gpu",
     "gpus",
     multiple=True,
+    metavar="GPU",
+    help="GPUs of the machine: MODEL, MODEL=COUNT, a count, or none; default: detected. Repeatable.",
+)
+@click.option(
+    "--gpu-model",
+    default="",
     metavar="MODEL",
-    help="A GPU of the machine, such as nvidia-a100. Repeatable.",
+    help="Model of the detected or counted GPUs, such as nvidia-a100.",
+)
+@click.option(
+    "--detect/--no-detect",
+    default=True,
+    show_default=True,
+    help="Report the GPUs and huge pages of the machine; off for several agents on one machine.",
+)
+@click.option(
+    "--extended",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Other resource of the machine, such as example.com/dongle=2. Repeatable.",
+)
+@click.option(
+    "--licence", "licences", multiple=True, metavar="NAME", help="Licence of the machine. Repeatable."
+)
+@click.option("--machine-image", default="", metavar="NAME", help="Image that the machine was started from.")
+@click.option(
+    "--machine-file",
+    default="",
+    metavar="FILE",
+    help="YAML or JSON file with extended, licences, machineImage and labels; flags win.",
 )
 @click.option(
     "--reserve",
@@ -160,6 +176,11 @@ class AgentOptions:
     is_flag=True,
     help="Stop and remove everything that an earlier agent left in the data folder, then exit.",
 )
+@click.option(
+    "--leave",
+    is_flag=True,
+    help="Take this machine back: drain its node, delete the node, then exit.",
+)
 @click.option("--verbose", is_flag=True, help="Log debug messages.")
 def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
     """Make this machine a node and run its workloads.
@@ -170,6 +191,7 @@ def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
     Examples:
       lattice agent --server https://lattice.example:7443 --join "$TOKEN"
       lattice agent --server https://127.0.0.1:7443 --data-dir /var/lib/lattice-agent
+      lattice agent --data-dir /var/lib/lattice-agent --leave
       lattice agent --data-dir /var/lib/lattice-agent --clear
     """  # fmt: skip
     configure_logging(verbose=verbose)
@@ -185,7 +207,12 @@ async def _run(options: AgentOptions) -> None:
     TRACING.enable()
     folder, clock = Path(options.data_dir).resolve(), SystemClock()
     # The state file holds the lock of the folder: a second agent ends here.
-    state = StateFile(folder)
+    try:
+        state = StateFile(folder)
+    except Conflict:
+        if not options.leave:
+            raise
+        return await _request_leave(folder)
     try:
         runtime, names = await _runtime(options, folder, state, clock)
         executor = Executor(runtime, state, clock, grace=options.grace)
@@ -236,13 +263,16 @@ async def _serve(
 
     from lattice.agent import join
     from lattice.agent.certificate_renewal import CertificateRenewal
-    from lattice.agent.host.usage import NodeMeter
-    from lattice.agent.identity import Identity, JoinRecord
+    from lattice.agent.identity import Identity
     from lattice.agent.port_block import PortBlock
-    from lattice.agent.session import MAX_ADDRESSES, Agent, NodeRemoved
-    from lattice.agent.transport import GrpcTransport
+    from lattice.agent.session import NodeRemoved
 
     identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
+    if options.leave and not identity.has_joined:
+        raise UsageError("this machine has not joined", where=str(folder), fix="nothing is left to do")
+    if not identity.has_joined:
+        # A request to leave is over with the membership that it was about.
+        (folder / LEAVE_FILE).unlink(missing_ok=True)
     previous_authority = identity.authority
     await asyncio.to_thread(_join_if_needed, identity, options)
     # Every control plane numbers its own terms: the term of the previous control plane says nothing here.
@@ -253,11 +283,47 @@ async def _serve(
     def servers() -> str:
         return _read_server_file(options.server_file) or options.server or identity.join_record.server
 
+    async def renew_certificate() -> bytes:
+        return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
+
     port_block = None if options.ports else PortBlock(folder)
-    machine = _machine(
-        options, folder, runtimes, _ports(options.ports) if port_block is None else port_block.port_range
-    )
-    meter = NodeMeter(executor.clock, folder)
+    ports = parse_ports(options.ports) if port_block is None else port_block.port_range
+    machine = read_machine(options, folder, runtimes, ports)
+    agent = _build_agent(options, executor, identity, machine, servers, rng)
+    if options.leave:
+        agent.leave()
+    await agent.discover_servers()
+    try:
+        await _run_until_stopped(
+            agent.run(),
+            CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run(),
+            _watch_leave_request(folder, agent),
+        )
+    except NodeRemoved:
+        # The node was removed: delete the credentials, so that the machine can join again with a new token.
+        identity.forget()
+        (folder / LEAVE_FILE).unlink(missing_ok=True)
+        if not agent.is_leaving:
+            raise
+        say.note("this machine has left: its workloads have moved and its node is deleted")
+    if options.stop_on_exit:
+        await executor.stop_all()
+
+
+def _build_agent(
+    options: AgentOptions,
+    executor: "Executor",
+    identity: "Identity",
+    machine: "MachineInfo",
+    servers: Callable[[], str],
+    rng: "Random",
+) -> "Agent":
+    """The agent of a joined machine; `servers` returns the current addresses of the servers."""
+    from lattice.agent import join
+    from lattice.agent.host.usage import NodeMeter
+    from lattice.agent.identity import JoinRecord
+    from lattice.agent.session import MAX_ADDRESSES, Agent
+    from lattice.agent.transport import GrpcTransport
 
     def save_addresses(*addresses: str) -> None:
         # A full disk must not cut the agent off from the control plane.
@@ -279,36 +345,48 @@ async def _serve(
     async def rejoin() -> bool:
         return await asyncio.to_thread(_try_rejoin, identity, replace(options, server=servers()))
 
-    async def renew_certificate() -> bytes:
-        return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
-
-    agent = Agent(
+    return Agent(
         executor,
         GrpcTransport(lambda: identity),
         executor.clock,
         rng,
         machine.registration,
         list(identity.join_record.agents),
+        node_usage=NodeMeter(executor.clock, identity.folder).usage,
+        # With explicit limits the agent is one of several on the machine: it reports only the usage of its own
+        # workloads.
+        shares_machine=bool(options.cpu or options.memory or options.disk),
+        discover_addresses=discover_addresses,
+        on_connected=save_addresses,
+        rejoin=rejoin,
     )
-    agent.node_usage, agent.discover_addresses, agent.on_connected, agent.rejoin = (
-        meter.usage,
-        discover_addresses,
-        save_addresses,
-        rejoin,
-    )
-    # With explicit limits the agent is one of several on the machine: it reports only the usage of its own workloads.
-    agent.shares_machine = bool(options.cpu or options.memory or options.disk)
-    await agent.discover_servers()
-    try:
-        await _run_until_stopped(
-            agent.run(), CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run()
+
+
+async def _watch_leave_request(folder: Path, agent: "Agent") -> NoReturn:
+    """Let the agent leave once `lattice agent --leave` has asked for it."""
+    while True:
+        if (folder / LEAVE_FILE).exists() and not agent.is_leaving:
+            agent.leave()
+        await asyncio.sleep(LEAVE_POLL_S)
+
+
+async def _request_leave(folder: Path) -> None:
+    """Ask the agent that runs on the folder to leave, and wait for its end."""
+    from lattice.agent.identity import Identity
+    from lattice.agent.state_file import StateFile
+
+    (folder / LEAVE_FILE).touch(mode=0o600)
+    say.note("the agent drains its node; its workloads move first")
+    while True:
+        await asyncio.sleep(LEAVE_POLL_S)
+        with contextlib.suppress(Conflict):
+            StateFile(folder).close()
+            break
+    if Identity.load(folder).has_joined:
+        raise Unavailable(
+            "the agent ended before the machine had left", where=str(folder), fix="run the command again"
         )
-    except NodeRemoved:
-        # The node was removed: delete the credentials, so that the machine can join again with a new token.
-        identity.forget()
-        raise
-    if options.stop_on_exit:
-        await executor.stop_all()
+    say.note("this machine has left")
 
 
 def _read_server_file(file: str) -> str:
@@ -341,7 +419,6 @@ def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
 
     from lattice.agent.join import join
     from lattice.clock import SystemClock
-    from lattice.errors import Unavailable
     from lattice.kinds.join_token import fingerprint, parse_token
 
     # A token of another authority moves the machine to another control plane.
@@ -374,7 +451,7 @@ def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
     Raises Unavailable or TooManyRequests while no server answers, so that the caller tries again.
     """
     from lattice.agent.join import join
-    from lattice.errors import TooManyRequests, Unavailable
+    from lattice.errors import TooManyRequests
 
     if not options.token or not options.server:
         return False
@@ -394,77 +471,3 @@ def _host_name() -> str:
     import socket
 
     return re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")
-
-
-def _machine(
-    options: AgentOptions, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]
-) -> "MachineInfo":
-    from urllib.parse import urlsplit
-
-    from lattice.agent.host.machine_info import MachineInfo, own_addresses
-    from lattice.agent.host.usage import capacity
-    from lattice.agent.join import split_servers
-    from lattice.kinds.container import resource_parser
-    from lattice.kinds.node import AGENT_LABEL_PREFIX
-
-    machine_capacity = capacity(folder)
-    resources = {
-        "cpu": machine_capacity["cpu"],
-        "memory": machine_capacity["memory"],
-        "storage": machine_capacity["disk"],
-    }
-    for flag, name, text in (
-        ("--cpu", "cpu", options.cpu),
-        ("--memory", "memory", options.memory),
-        ("--disk", "storage", options.disk),
-    ):
-        if text:
-            resources[name] = _amount(flag, resource_parser(name), text)
-    # GPUs are counted in thousandths, like cores.
-    if options.gpus:
-        resources["gpu"] = 1000 * len(options.gpus)
-    reserved = {
-        name: _amount("--reserve", resource_parser(name), text)
-        for name, text in _pairs("--reserve", options.reserve).items()
-    }
-    labels = _pairs("--label", options.labels)
-    for key in labels:
-        if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
-            fix = f"omit the prefix (Lattice adds {AGENT_LABEL_PREFIX}), or set the label on the join token"
-            raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
-    host = urlsplit(split_servers(options.server)[0]).hostname or ""
-    addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
-    return MachineInfo(resources, runtimes, ports, reserved, labels, addresses, options.gpus)
-
-
-def _amount(flag: str, parse: Any, text: str) -> int:
-    try:
-        amount: int = parse(text)
-    except (ValueError, LatticeError) as error:
-        raise UsageError(
-            f"{text!r} is not an amount: {error}",
-            where=flag,
-            fix="write an amount such as 500m, 4, 512Mi or 16Gi",
-        ) from error
-    return amount
-
-
-def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write the label as key=value")
-        pairs[key] = value
-    return pairs
-
-
-def _ports(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
-        raise UsageError(
-            f"{text!r} is not a port range",
-            where="--ports",
-            fix="write the range as FIRST-LAST, such as 20000-20199",
-        )
-    return int(first), int(last)

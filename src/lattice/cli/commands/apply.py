@@ -128,6 +128,9 @@ class Applier:
 
     def run(self) -> int:
         # Namespaces first: an object in a missing namespace is rejected.
+        namespaces = {_namespace(self._with_namespace(document, target)) for document, target in self.objects}
+        # Two objects of one name in two namespaces would look the same.
+        shows_namespace = len(namespaces - {""}) > 1
         in_order = sorted(self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST)
         for document, target in in_order:
             try:
@@ -147,7 +150,8 @@ class Applier:
             if self.options.form.name == "name":
                 click.echo(name)
             elif self.options.form.is_table:
-                click.echo(f"{name} {outcome}{DRY_RUN_SUFFIXES[self.options.dry_run]}")
+                where = f" in namespace {_namespace(value)}" if shows_namespace and _namespace(value) else ""
+                click.echo(f"{name} {outcome}{where}{DRY_RUN_SUFFIXES[self.options.dry_run]}")
         if self.options.form.name in ("json", "yaml") and self.results:
             shown = [value for _, value in self.results]
             if not self.options.show_managed_fields:
@@ -158,15 +162,20 @@ class Applier:
             say.note(", ".join(f"{count} {outcome}" for outcome, count in counts))
         return say.combined_exit_code(self.exit_codes)
 
+    def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
+        """The manifest with the namespace to apply it in."""
+        value: dict[str, Any] = document.value
+        if not target.resource.namespaced or value["metadata"].get("namespace"):
+            return value
+        namespace = self.connection.explicit_namespace
+        # A client dry run needs no server, so it reads no kubeconfig.
+        if not namespace:
+            is_local = self.options.dry_run == "client"
+            namespace = "default" if is_local else self.connection.namespace
+        return {**value, "metadata": {**value["metadata"], "namespace": namespace}}
+
     def _apply_object(self, document: Document, target: Target) -> tuple[str, Any]:
-        value, metadata = document.value, document.value["metadata"]
-        if target.resource.namespaced and not metadata.get("namespace"):
-            namespace = self.connection.explicit_namespace
-            # A client dry run needs no server, so it reads no kubeconfig.
-            if not namespace:
-                is_local = self.options.dry_run == "client"
-                namespace = "default" if is_local else self.connection.namespace
-            value = {**value, "metadata": {**metadata, "namespace": namespace}}
+        value = self._with_namespace(document, target)
         if self.options.dry_run == "client":
             _admit_locally(target, value)
             return "checked", value

@@ -12,11 +12,12 @@ from lattice.cli.client.kind_names import resource_path
 from lattice.cli.client.options import Command, Connection, Duration, dry_run_option, with_connection
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError, NotFound, Unavailable
+from lattice.kinds.meta.quantity import without_amounts
 from lattice.kinds.workload import LatticeWorkload
 
 # Seconds between two checks of the remaining workloads.
 POLL_INTERVAL_S = 1.0
-# Seconds between two lines about the remaining workloads.
+# Seconds before the first line about the remaining workloads; further lines only report changes.
 PROGRESS_INTERVAL_S = 10.0
 
 
@@ -75,6 +76,8 @@ class DrainWaiter:
     def run(self, nodes: list[str]) -> int:
         deadline = time.monotonic() + self.timeout if self.timeout else None
         remaining, next_note_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
+        # The last printed message of each node, without its amounts.
+        printed: dict[str, str] = {}
         while remaining:
             workloads = _workloads_by_node(self.connection)
             # A node without bound workloads is empty.
@@ -95,7 +98,10 @@ class DrainWaiter:
                 return problem.exit_code
             if time.monotonic() >= next_note_at:
                 for name in sorted(remaining):
-                    say.note(f"waiting for node/{name}: {self._remaining_message(name, workloads[name])}")
+                    message = self._remaining_message(name, workloads[name])
+                    if printed.get(name) != without_amounts(message):
+                        printed[name] = without_amounts(message)
+                        say.note(f"waiting for node/{name}: {message}")
                 next_note_at = time.monotonic() + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
         return 0

@@ -67,6 +67,8 @@ class Events:
     options: EventsOptions
     # Column widths, set when the first rows are printed.
     widths: list[int] = field(default_factory=list)
+    # Whether the events may be of several namespaces.
+    shows_namespace: bool = False
 
     def run(self) -> None:
         target, about = None, self.options.about
@@ -81,6 +83,7 @@ class Events:
         everywhere = self.options.all_namespaces or (
             target is not None and not target.resource.namespaced and not self.connection.explicit_namespace
         )
+        self.shows_namespace = everywhere
         path = resource_path(EVENT_RESOURCE, None if everywhere else self.connection.namespace)
         query = {"fieldSelector": event_selector(target), "limit": "500"}
         shown: set[str] = set()
@@ -124,7 +127,7 @@ class Events:
             suffix = "" if everywhere else f" in {self.connection.namespace} namespace."
             say.note(f"No events found{suffix}")
             return
-        rows = event_rows(items, SystemClock().now(), self.options.all_namespaces)
+        rows = event_rows(items, SystemClock().now(), self.shows_namespace)
         is_first = not self.widths
         if is_first:
             samples = []

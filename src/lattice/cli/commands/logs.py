@@ -105,9 +105,13 @@ class Logs:
         codes = set()
         for workload in selection.workloads:
             try:
+                has_output = False
                 for piece in self._stream_log(workload, self.connection.client):
+                    has_output = has_output or bool(piece)
                     sys.stdout.buffer.write(piece)
                     sys.stdout.buffer.flush()
+                if not has_output:
+                    say.note(no_output_message(workload))
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
@@ -158,6 +162,18 @@ class Logs:
         pieces = client.stream_text(Request("GET", path, query, accept="*/*"))
         wants_prefix = self.options.all_replicas if self.options.prefix is None else self.options.prefix
         yield from (prefix_lines(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)
+
+
+def no_output_message(workload: Object) -> str:
+    """Why the log of a workload is empty: its failure, or its state."""
+    name, status = workload["metadata"]["name"], workload.get("status") or {}
+    if not status.get("failureReason"):
+        return f"{name} has no output; its state is {status.get('actualState', 'Pending')}"
+    details = status.get("failureMessage", "")
+    failure = f"{status['failureReason']}: {details}" if details else status["failureReason"]
+    exit_code = status.get("lastExitCode")
+    code = f" (exit code {exit_code})" if exit_code is not None else ""
+    return f"{name} has no output; its last run failed: {failure}{code}. `lattice why workload/{name}` shows more"
 
 
 def prefix_lines(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:

@@ -29,6 +29,9 @@ from lattice.cli.output import output_format as output
     metavar="KIND/NAME",
     help="Assume that this object is deleted. Repeatable.",
 )
+@click.option(
+    "--force-conflicts", is_flag=True, help="Assume that fields of other field managers are taken over."
+)
 @output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def plan(sources: FleetInputs, form: output.OutputFormat) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TextIO, cast
 
 import click
@@ -134,9 +134,23 @@ def _empty_trust_store() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def configure_logging(*, verbose: bool) -> None:
-    """Log one JSON line per event to standard error."""
+def render_in_words(_: object, __: str, event: MutableMapping[str, Any]) -> str:
+    """One line for people: the time, the event, and its fields."""
+    time, level = str(event.pop("timestamp", ""))[11:19], str(event.pop("level", "info"))
+    head = f"{time} {event.pop('event', '')}"
+    trace = event.pop("exception", "")
+    fields = ", ".join(f"{name} {value}" for name, value in event.items() if value not in ("", None))
+    marked = head if level in {"info", "debug"} else f"{head} ({level})"
+    line = f"{marked}: {fields}" if fields else marked
+    return f"{line}\n{trace}" if trace else line
+
+
+def configure_logging(*, verbose: bool, in_words: bool | None = None) -> None:
+    """Log to standard error: lines for people on a terminal, else one JSON line per event."""
     import sys
+
+    if in_words is None:
+        in_words = sys.stderr.isatty()
 
     # structlog imports rich and greenlet where they are installed: 3 MiB of memory for colour tracebacks, which
     # a server never prints.
@@ -149,7 +163,7 @@ def configure_logging(*, verbose: bool) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            render_in_words if in_words else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _BestEffortStream(sys.stderr))),

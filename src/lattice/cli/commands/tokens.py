@@ -12,6 +12,7 @@ from lattice.cli.client.options import Connection, Duration, with_connection
 from lattice.cli.output import messages as say
 from lattice.cli.output import render
 from lattice.errors import NotFound, UsageError
+from lattice.kinds.meta.quantity import pluralize
 
 SECRETS_PATH = "/api/v1/namespaces/lattice-system/secrets"
 # Longest lifetime without and with --long-lived.
@@ -60,9 +61,32 @@ def tokens() -> None:
 @click.option("--node-class", default="", metavar="NAME", help="Class of the new node.")
 @click.option("--region", default="", metavar="NAME", help="Region of the new node.")
 @click.option("--zone", default="", metavar="NAME", help="Zone of the new node.")
+@click.option(
+    "--extended",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Other resource of the machine, such as example.com/dongle=2; it replaces what the agent reports. Repeatable.",
+)
+@click.option(
+    "--licence",
+    "licences",
+    multiple=True,
+    metavar="NAME",
+    help="Licence of the machine; replaces those that the agent reports. Repeatable.",
+)
+@click.option(
+    "--machine-image",
+    default="",
+    metavar="NAME",
+    help="Machine image of the machine; replaces the one that the agent reports.",
+)
 @with_connection
 def create(connection: Connection, node: str, ttl: float, long_lived: bool, **node_fields: Any) -> None:
-    """Create a join token and print it; Lattice shows the token only once."""
+    """Create a join token and print it; Lattice shows the token only once.
+
+    With --pool alone the machine is capacity of the pool: any cluster of the pool uses it when a service
+    needs it.
+    """
     import secrets
 
     from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
@@ -85,7 +109,9 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
             f"{node!r} is not a valid node name: {problem}", where="--node", fix="choose another name"
         )
     labels = _labels(node_fields.pop("labels"))
-    _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
+    node_fields["extended"] = _amounts(node_fields["extended"])
+    _warn_unusual_target(connection.client, node, pool=node_fields["pool"])
+    _check_cluster(connection.client, pool=node_fields["pool"], cluster=node_fields["cluster"])
     # The token carries the authority's fingerprint, so that a joining machine can verify the server.
     authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
@@ -99,9 +125,8 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     click.echo(str(token))
 
 
-def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) -> None:
-    """Warn about a token for an existing node, or for a pool or cluster that does not exist yet."""
-    from lattice.kinds.cluster import LatticeCluster
+def _warn_unusual_target(client: Client, node: str, *, pool: str) -> None:
+    """Warn about a token for an existing node, or for a pool that does not exist yet."""
     from lattice.kinds.node import LatticeNode
     from lattice.kinds.pool import LatticePool
 
@@ -109,10 +134,45 @@ def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) 
         say.warning(
             f"node {node} exists already: the machine that joins with this token replaces the current machine"
         )
-    for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
-        word = resource.singular.removeprefix("lattice")
-        if name and not _exists(client, resource_path(resource, None, name)):
-            say.warning(f"there is no {word} {name} yet; see `lattice get {word}s`")
+    if pool and not _exists(client, resource_path(LatticePool.resource, None, pool)):
+        say.warning(f"there is no pool {pool} yet; see `lattice get pools`")
+
+
+def _check_cluster(client: Client, *, pool: str, cluster: str) -> None:
+    """Refuse a token for a cluster that does not exist or is in another pool: its machine could never be
+    used."""
+    from lattice.kinds.cluster import LatticeCluster
+
+    if not cluster:
+        return
+    fix = f"create the token with --pool {pool or 'POOL'} only: a cluster of the pool takes the machine"
+    try:
+        spec = client.get(resource_path(LatticeCluster.resource, None, cluster))["spec"]
+    except NotFound as error:
+        raise NotFound(
+            f"there is no cluster {cluster}: Lattice makes clusters for services", where="--cluster", fix=fix
+        ) from error
+    if pool and spec["pool"] != pool:
+        raise UsageError(
+            f"cluster {cluster} is in pool {spec['pool']}, not in pool {pool}", where="--cluster", fix=fix
+        )
+
+
+def _amounts(words: tuple[str, ...]) -> dict[str, str]:
+    """The amounts of `--extended`, checked as the server checks them."""
+    from lattice.kinds.container import amount_problems
+
+    amounts: dict[str, str] = {}
+    for word in words:
+        name, equals, amount = word.partition("=")
+        problems = [str(problem) for problem in amount_problems({name: amount}, "--extended")]
+        if not equals or problems:
+            message = problems[0] if equals else f"{word!r} is not NAME=COUNT"
+            raise UsageError(
+                message, where="--extended", fix="write NAME=COUNT, such as example.com/dongle=2"
+            )
+        amounts[name] = amount
+    return amounts
 
 
 def _exists(client: Client, path: str) -> bool:
@@ -137,13 +197,19 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
 
 
 @tokens.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Include the tokens of machines that Lattice makes.")
 @with_connection
-def list_tokens(connection: Connection) -> None:
+def list_tokens(connection: Connection, show_all: bool) -> None:
     """List join tokens with their node, expiry and state."""
     from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
+    hidden = 0
     for secret, record in _list_join_tokens(connection.client):
+        # The token of a machine that Lattice makes names the uid of the node, which exists before the machine.
+        if record.grant.uid and not show_all:
+            hidden += 1
+            continue
         expired = is_expired(record.grant, datetime.now(UTC))
         state = "expired" if expired else "unused"
         if record.used_as:
@@ -158,6 +224,8 @@ def list_tokens(connection: Connection) -> None:
         )
     for row in rows:
         click.echo(render.line(row, render.widths(rows)))
+    if hidden:
+        say.note(f"{pluralize(hidden, 'token')} of machines that Lattice makes not shown; --all lists them")
 
 
 @tokens.command()

@@ -151,7 +151,7 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
     def __enter__(self) -> None:
         import structlog
 
-        configure_logging(verbose=False)
+        configure_logging(verbose=False, in_words=False)
         self._file = self._path.open("a")
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(cast("TextIO", self)))
 

@@ -10,7 +10,7 @@ from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Resource
-from lattice.kinds.meta.quantity import dollars_to_micros, format_dollars, pluralize
+from lattice.kinds.meta.quantity import dollars_to_micros, format_cents, format_hourly, pluralize
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.inputs.ledger_math import rate_per_30_days
@@ -72,7 +72,7 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
         if orphaned
         else "no replica of a service"
     )
-    cost = f"{format_dollars(paid)}/h, {format_dollars(rate_per_30_days(paid))}/30d"
+    cost = f"{format_hourly(paid)}/h, {format_cents(rate_per_30_days(paid))}/30d"
     consequence = f"{'keeps running and costs' if machines == 1 else 'keep running and cost'} {cost}"
     drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and the same for each other cluster' if len(names) > 1 else ''}"
     pronoun = "it" if sum(orphaned.values()) == 1 else "them"

@@ -98,6 +98,7 @@ def with_fleet_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
             prices,
             latency,
             other_options.pop("deletions", ()),
+            other_options.pop("force_conflicts", False),
         )
         return function(inputs, **other_options)
 

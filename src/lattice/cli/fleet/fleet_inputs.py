@@ -50,7 +50,8 @@ class FleetInputs:
             ("--latency", (self.latency,)),
         ]
         words = _quoted_flags(named)
-        return " ".join([*words, *(["-R"] if self.recursive else [])])
+        switches = [("-R", self.recursive), ("--force-conflicts", self.force)]
+        return " ".join([*words, *(flag for flag, is_set in switches if is_set)])
 
     @property
     def flags(self) -> str:

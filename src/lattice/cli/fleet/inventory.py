@@ -21,12 +21,12 @@ from lattice.cli.client.manifests import (
 )
 from lattice.errors import Cause, Invalid, LatticeError, Malformed, NotFound
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind, Metadata
-from lattice.kinds.meta.json_body import MAX_BYTES, parse_json
+from lattice.kinds.meta.json_body import parse_json
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.meta.schema import Schema
 from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.meta.validator import did_you_mean
-from lattice.kinds.meta.yaml_manifest import Document
+from lattice.kinds.meta.yaml_manifest import MAX_YAML_BYTES, Document
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.input_checks import node_problems, unit_problems, workload_problems
@@ -167,8 +167,8 @@ class Inventory:
 
     def _add_with_lines(self, raw: RawObject) -> None:
         """Add an object through the YAML reader, which knows the line of every field for error messages."""
-        # The limit of the server for one object.
-        if len(raw.text) > MAX_BYTES:
+        # The limit of the YAML reader for one object.
+        if len(raw.text) > MAX_YAML_BYTES:
             self.add_problem(
                 Malformed(
                     "is larger than 1 MiB", where=raw.location, fix="split the object into several objects"

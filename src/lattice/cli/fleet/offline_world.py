@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.cli.client.kind_names import Target, kind_names
+from lattice.cli.client.kind_names import kind_names
 from lattice.cli.client.manifests import locate_error, target_of
 from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
 from lattice.cli.fleet.inventory import MAX_PROBLEMS
@@ -90,7 +90,16 @@ class ManifestReader:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
-                item = self._admit_document(document, target)
+                kind = KINDS_BY_NAME[target.resource.kind]
+                if self.are_changes and kind in SYSTEM_KINDS:
+                    raise Denied(
+                        f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
+                    )
+                # An object without a namespace goes to the namespace of the command.
+                value, metadata = document.value, document.value["metadata"]
+                if target.resource.namespaced and not metadata.get("namespace"):
+                    value = {**value, "metadata": {**metadata, "namespace": self.namespace}}
+                item = admit_object(kind, value)
                 key = object_key(item)
                 if key in self.locations:
                     raise Invalid(f"appears twice, first at {self.locations[key]}", fix="remove one of them")
@@ -99,18 +108,6 @@ class ManifestReader:
             self.objects[key], self.locations[key] = item, document.location("metadata.name")
         except LatticeError as e:
             self.problems.append(e)
-
-    def _admit_document(self, document: Document, target: Target) -> Kind:
-        kind = KINDS_BY_NAME[target.resource.kind]
-        if self.are_changes and kind in SYSTEM_KINDS:
-            raise Denied(
-                f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
-            )
-        # An object without a namespace goes to the namespace of the command.
-        value, metadata = document.value, document.value["metadata"]
-        if target.resource.namespaced and not metadata.get("namespace"):
-            value = {**value, "metadata": {**metadata, "namespace": self.namespace}}
-        return admit_object(kind, value)
 
     def finish(self) -> list[Kind]:
         """The collected objects; with problems, print all but the last and raise the last."""

@@ -25,6 +25,8 @@ from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
 
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
+# Queries of the commands that have the option --force-conflicts.
+COMMANDS_WITH_FORCE = ("plan", "apply")
 # Timeout in seconds of `lattice apply --plan`, for which the server computes the plan before it writes.
 APPLY_TIMEOUT_S = 300.0
 Manifests = Sequence[tuple[Document, Target]]
@@ -91,7 +93,7 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
     try:
         return client.send(Request("POST", f"{FLEET_API_PATH}/{ask}", body=body)).body
     except LatticeError as e:
-        raise _locate_errors(e, manifests) from e
+        raise _locate_errors(e, manifests, can_force=ask in COMMANDS_WITH_FORCE) from e
     finally:
         client.close()
 
@@ -113,7 +115,7 @@ def _manifests(sources: FleetInputs) -> Manifests:
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
 
 
-def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
+def _locate_errors(e: LatticeError, manifests: Manifests, *, can_force: bool) -> LatticeError:
     """Add the file and line of each manifest to its errors; print all of these errors but the last, and return
     the last error for the caller to raise. Without an error of a manifest, return `e`."""
     causes_by_index: dict[int, list[Cause]] = {}
@@ -129,7 +131,7 @@ def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
             # If no cause names a field, the message of the cause contains the fix.
             message, _, fix = causes[0].message.partition(" (fix: ")
             problem = type(e)(message, fix=fix.removesuffix(")"))
-        problems.append(locate_error(problem, *manifests[index]))
+        problems.append(locate_error(problem, *manifests[index], can_force=can_force))
     for problem in problems[:-1]:
         say.error(problem)
     return problems[-1] if problems else e

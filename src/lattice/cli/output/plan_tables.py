@@ -1,11 +1,11 @@
-"""Tables of `plan`, `whatif`, `optimise` and `cost`, rendered from the JSON document of the query alone."""
+"""Tables of `plan`, `whatif` and `optimise`, rendered from the JSON document of the query alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
-from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, pluralize
+from lattice.kinds.meta.quantity import MILLIONTHS, format_cents, format_dollars, format_hourly, pluralize
 
 # Limits without `-o wide`: fields per object, and characters of a value.
 MAX_FIELDS = 5
@@ -15,8 +15,6 @@ CONTEXT_CHARS = 12
 JsonObject = Mapping[str, Any]
 # Unplaced services whose blockers are listed without `-o wide`.
 MAX_DETAILED_SERVICES = 3
-# Names listed in one line.
-MAX_NAMES_INLINE = 5
 
 
 def declaration_summary(declarations: Sequence[JsonObject], *, has_no_other_changes: bool) -> Iterator[str]:
@@ -75,15 +73,26 @@ def _excerpt(text: str, start: int) -> str:
 def plan_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """All tables of a plan, without the hint how to apply the plan: only the command knows the flags that
     were typed."""
+    rows = [
+        [
+            cluster["mark"],
+            cluster["name"],
+            cluster["pool"],
+            machine_changes(cluster),
+            change_cells(cluster["cost"]["change"], cluster)[0],
+        ]
+        for cluster in document["clusters"]
+    ]
     return join_blocks(
         _summary(document, renderer),
         declared_lines(document, renderer),
         _services(document, renderer),
-        _clusters(document, renderer),
+        renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,)),
         _pools(document, renderer),
         _budgets(document, renderer),
         _would_move(document, renderer),
         unplaced_table(document["unplaced"], renderer),
+        unknown_prices(document["prices"], renderer),
         renderer.bullets(document["risks"]),
         renderer.bullets([f"{finding['subject']}: {finding['message']}" for finding in document["findings"]]),
         data_sources(document, renderer),
@@ -109,19 +118,36 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
         if count:
             parts.append(f"{pluralize(count, 'service')} {word} placed{as_before}")
     total = document["total"]
-    before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
-    change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
-    cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h, unchanged"
+    before, after = (format_hourly(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
+    change = format_cents(total["change"]["projected30DayMicros"], signed=True)
+    is_changed = total["change"]["hourlyMicros"] != 0
+    cost = f"{before}/h → {after}/h ({change}/30d)" if is_changed else f"{after}/h, unchanged"
+    if unpriced := sum(line["machines"] for line in document["prices"].get("unpriced", ())):
+        cost += f", without {pluralize(unpriced, 'node')} of unknown price"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
     lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
+    lines += renderer.bullets(list(_surge_notes(document)))
     pending = document["pending"]
     if pending is None:
         return lines
     # The baseline of the plan differs from the machines that run now.
-    real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
+    real, late = format_hourly(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
     note = f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."
     return [*lines, *renderer.bullets([note])]
+
+
+def _surge_notes(document: JsonObject) -> Iterator[str]:
+    """The machines that exist only while updates replace replicas, with the cost at the peak."""
+    surge = document.get("surge")
+    if surge is None or not surge["machines"]:
+        return
+    machines = ", ".join(
+        f"{pluralize(row['machines'], 'node')} of class {row['class']} in {row['cluster']}"
+        for row in surge["machines"]
+    )
+    peak = format_dollars(surge["peak"]["hourlyMicros"])
+    yield f"The update needs {machines} more until it ends: {peak}/h at the peak."
 
 
 def _placed_replicas(service: JsonObject) -> int:
@@ -156,19 +182,25 @@ def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
         if not service["isPlaced"] and service["after"]:
             placed = sum(placement["replicas"] for placement in service["after"])
             text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
-        hourly = format_dollars(change["hourlyMicros"], signed=True)
-        rows.append([service["mark"], service["name"], text, hourly, _monthly_change(change)])
+        rows.append([service["mark"], service["name"], text, *change_cells(change, service)])
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
-        hourly = format_dollars(empty["hourlyMicros"], signed=True)
         # The row of empty nodes stays visible when the table is cut.
         rows = rows if renderer.wide else rows[:MAX_ROWS]
-        rows.append(["", "(empty nodes)", "", hourly, _monthly_change(empty)])
+        rows.append(["", "(empty nodes)", "", *change_cells(empty, {})])
     return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
 
 
+def change_cells(change: JsonObject, row: JsonObject) -> list[str]:
+    """The change per hour and in 30 days; `unknown`, or a lower bound, if the row has machines of unknown price."""
+    cells = [format_hourly(change["hourlyMicros"], signed=True), _monthly_change(change)]
+    if row.get("isPriced", True):
+        return cells
+    return [f"≥ {text}" for text in cells] if change["hourlyMicros"] else ["unknown", "unknown"]
+
+
 def _monthly_change(change: JsonObject) -> str:
-    return format_dollars(change["projected30DayMicros"], signed=True)
+    return format_cents(change["projected30DayMicros"], signed=True)
 
 
 def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> str:
@@ -185,20 +217,6 @@ def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> s
     for placement in placements:
         counts[placement["pool"]] = counts.get(placement["pool"], 0) + placement["replicas"]
     return ", ".join(f"{pool} {count:,}" for pool, count in counts.items()) or "nowhere"
-
-
-def _clusters(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    rows = [
-        [
-            cluster["mark"],
-            cluster["name"],
-            cluster["pool"],
-            machine_changes(cluster),
-            format_dollars(cluster["cost"]["change"]["hourlyMicros"], signed=True),
-        ]
-        for cluster in document["clusters"]
-    ]
-    return renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
 
 
 def machine_changes(cluster: JsonObject) -> str:
@@ -226,11 +244,11 @@ def _pools(document: JsonObject, renderer: TableRenderer) -> list[str]:
 
 
 def _cost_change_row(name: str, cost: JsonObject) -> list[str]:
-    hourly = [format_dollars(cost[when]["hourlyMicros"]) for when in ("before", "after")]
+    hourly = [format_hourly(cost[when]["hourlyMicros"]) for when in ("before", "after")]
     return [
         name,
         *hourly,
-        format_dollars(cost["change"]["hourlyMicros"], signed=True),
+        format_hourly(cost["change"]["hourlyMicros"], signed=True),
         _monthly_change(cost["change"]),
     ]
 
@@ -245,7 +263,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     ]
     rows = []
     for budget in shown:
-        before, after = (format_dollars(budget[name]["micros"]) for name in ("limitBefore", "limit"))
+        before, after = (format_cents(budget[name]["micros"]) for name in ("limitBefore", "limit"))
         is_alerting = budget["isUsedUp"] or budget["percentAfter"] >= budget["alertPercent"]
         rows.append(
             [
@@ -255,7 +273,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
                 f"{budget['percentBefore']} % → {budget['percentAfter']} %",
                 f"{budget['alertPercent']} %",
                 "hard" if budget["isHard"] else "soft",
-                format_dollars(budget["left"]["hourlyMicros"]) if budget["left"] else "",
+                format_hourly(budget["left"]["hourlyMicros"]) if budget["left"] else "",
             ]
         )
     table = renderer.table(
@@ -263,7 +281,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
             "",
             "BUDGET",
             "PER MONTH",
-            f"USED IN {document['month'] or '30 DAYS'}",
+            "USED",
             "ALERT AT",
             "LIMIT",
             "LEFT $/H",
@@ -273,25 +291,16 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     )
     return [
         *table,
-        *renderer.bullets(
-            [_exhausted_budget_note(budget, document["month"]) for budget in shown if budget["isUsedUp"]]
-        ),
+        *renderer.bullets([_exhausted_budget_note(budget) for budget in shown if budget["isUsedUp"]]),
     ]
 
 
-def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
-    """Note on a budget without headroom for one more machine.
-
-    With `month`, the USED column covers that calendar month; otherwise USED covers 30 days at the current
-    rate.
-    """
+def _exhausted_budget_note(budget: JsonObject) -> str:
+    """Note on a budget without headroom for one more machine."""
     need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
-    period_note = (
-        "; the limit applies to 30 days at the current rate, USED covers this calendar month" if month else ""
-    )
     return (
         f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
-        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
+        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h"
     )
 
 
@@ -377,7 +386,7 @@ def data_sources(document: JsonObject, renderer: TableRenderer) -> list[str]:
                 price["pool"],
                 price["class"],
                 f"{price['machines']}",
-                format_dollars(price["hourlyMicros"]),
+                format_hourly(price["hourlyMicros"]) if price.get("isPriced", True) else "unknown",
                 _dated(price),
             ]
             for price in prices["classes"]
@@ -403,7 +412,9 @@ def _latencies(latencies: Sequence[JsonObject], renderer: TableRenderer) -> list
                 latency["service"],
                 latency["dependency"],
                 f"{latency['from']} → {latency['to']}",
-                f"{'~' if latency['isEstimate'] else ''}{latency['ms']}",
+                "unknown"
+                if latency["ms"] is None
+                else f"{'~' if latency['isEstimate'] else ''}{latency['ms']}",
                 f"{latency['maxMs']}",
                 latency["source"],
             ]
@@ -455,7 +466,7 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         hidden = len(loss["leftWithout"]) - len(unplaced)
         names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
         after, change = loss["cost"]["after"], loss["cost"]["change"]
-        money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
+        money = [format_hourly(after["hourlyMicros"]), format_hourly(change["hourlyMicros"], signed=True)]
         mark = "!" if unplaced else ""
         rows.append([mark, loss["pool"], f"{len(loss['moved'])}", *money, names or "none"])
     table = renderer.table(
@@ -471,74 +482,28 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
 def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """The saving of the moves with the lower bound of the cost, then the plan of the moves."""
     gap = f"{document['gapMillionths'] / 10_000:.2f} %"
-    lowest = format_dollars(document["bound"]["hourlyMicros"])
+    lowest = format_hourly(document["bound"]["hourlyMicros"])
     bound = f"no placement costs less than {lowest}/h: the gap is at most {gap}"
     note = document["solver"]["note"]
     notes = [bound, *([note] if note else [])]
     if not document["moves"]:
-        cost = format_dollars(document["total"]["after"]["hourlyMicros"])
+        cost = format_hourly(document["total"]["after"]["hourlyMicros"])
         return [f"no move would pay for itself: {cost}/h", *notes]
-    saved = format_dollars(document["saving"]["projected30DayMicros"])
+    saved = format_cents(document["saving"]["projected30DayMicros"])
     saving = f"{pluralize(document['moves'], 'move')} would save {saved} in 30 days"
     return join_blocks([saving, *notes], plan_lines(document, renderer))
 
 
-def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    """Cost per row of the grouping with a total, the services that the total leaves out, and the price
-    sources."""
-    by, total = document["by"], document["total"]
-    rows = [_cost(row, by) for row in document["rows"]]
-    if len(rows) > 1:
-        total_row = {
-            "name": "total",
-            **total,
-            "shareMillionths": MILLIONTHS if total["hourlyMicros"] else 0,
-            "overhead": document["overhead"],
-        }
-        # The total stays visible when the table is cut.
-        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
-    empty = ["EMPTY $/H"] if by == "pool" else []
-    table = renderer.table(
-        [by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty],
-        rows,
-        right_aligned=range(1, 4 + len(empty)),
-    )
-    nothing = "there are no costs" + (
-        f" in namespace {document['namespace']}" if document["namespace"] else ""
-    )
-    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, renderer))
-
-
-def _uncounted_services(document: JsonObject) -> list[str]:
-    """Lines about partly placed services, of which the total counts only placed replicas, and unplaced
-    services."""
-    lines = []
-    if document["partlyPlaced"]:
-        partly = [
-            f"{service['name']} {service['placed']:,} of {service['replicas']:,}"
-            for service in document["partlyPlaced"]
-        ]
-        lines.append(
-            f"{pluralize(len(partly), 'service')} partly placed, counted by their placed replicas: "
-            f"{_truncated_list(partly)}"
+def unknown_prices(prices: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Notes about the machines of unknown price: what they count with, and how to state the price."""
+    notes = []
+    for line in prices.get("unpriced", ()):
+        last = line["lastKnown"]
+        counted = (
+            f"counted with the last known {format_hourly(last['hourlyMicros'])}/h" if last else "not counted"
         )
-    if unplaced := document["unplaced"]:
-        lines.append(
-            f"{pluralize(len(unplaced), 'service')} not placed, not counted: {_truncated_list(unplaced)}"
+        notes.append(
+            f"the price of {pluralize(line['machines'], 'node')} of class {line['class']} in {line['pool']} is "
+            f"unknown, {counted}: declare costPerHour of the class"
         )
-    return lines
-
-
-def _truncated_list(words: Sequence[str]) -> str:
-    hidden = len(words) - MAX_NAMES_INLINE
-    return ", ".join(words[:MAX_NAMES_INLINE]) + (f" and {hidden} more" if hidden > 0 else "")
-
-
-def _cost(row: JsonObject, by: str) -> list[str]:
-    cells = [
-        row["name"],
-        format_dollars(row["hourlyMicros"]),
-        format_dollars(row["projected30DayMicros"]),
-        f"{row['shareMillionths'] / 10_000:.1f} %",
-    ]
-    return [*cells, format_dollars(row["overhead"]["hourlyMicros"])] if by == "pool" else cells
+    return renderer.bullets(notes)

@@ -6,7 +6,7 @@ from typing import Any
 from lattice.cli.output.plan_tables import blocker_lines, data_sources, describe_event, format_placements
 from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
-from lattice.kinds.meta.quantity import format_dollars, pluralize
+from lattice.kinds.meta.quantity import format_cents, format_hourly, pluralize
 
 JsonObject = Mapping[str, Any]
 # Names of the services that the platform would place first.
@@ -36,9 +36,12 @@ def why_lines(document: JsonObject, renderer: TableRenderer, pool: str = "") -> 
 
 def _head(document: JsonObject, renderer: TableRenderer) -> list[str]:
     cost = (
-        f"{format_dollars(document['cost']['hourlyMicros'])}/h, "
-        f"{format_dollars(document['cost']['projected30DayMicros'])}/30d"
+        f"{format_hourly(document['cost']['hourlyMicros'])}/h, "
+        f"{format_cents(document['cost']['projected30DayMicros'])}/30d"
     )
+    if not document.get("isPriced", True):
+        lower_bound = f"at least {cost}, " if document["cost"]["hourlyMicros"] else ""
+        cost = f"{lower_bound}the price of a node is unknown"
     now = f"now {format_placements(document['now'], renderer.wide)}" if document["now"] else "not placed yet"
     if document["isPlaced"]:
         now += f"; {cost}"
@@ -147,7 +150,7 @@ def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     if table:
         placed, now = document["placed"], "now $0.00/h, not placed"
         if placed:
-            hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
+            hourly = format_hourly(document["serviceCost"]["hourlyMicros"])
             now = f"now {hourly}/h with {placed:,} of {document['replicas']:,} replicas"
         legend = f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
         table += ["", *renderer.wrap(legend, renderer.max_width)]
@@ -168,10 +171,10 @@ def _suggestion(number: int, suggestion: JsonObject) -> list[list[str]]:
     # unknown.
     costs = ["", ""]
     if service:
-        costs = [format_dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")]
+        costs = [format_hourly(service["hourlyMicros"]), format_cents(service["projected30DayMicros"])]
     if not suggestion["isPriced"]:
         costs = [f"≥ {cost}" for cost in costs]
-    costs.append(format_dollars(increase, signed=True) if increase else "none")
+    costs.append(format_hourly(increase, signed=True) if increase else "none")
     first, *following = suggestion["changes"]
     rows = [[f"{number}", first["who"], *costs, first["sentence"]]]
     rows += [["", part["who"], "", "", "", f"and {part['sentence']}"] for part in following]

@@ -35,11 +35,25 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
         counts = Counter(report.qos.values())
         texts = [f"{counts[qos]:,} {qos.name}" for qos in sorted(counts)]
         yield f"QoS classes: {', '.join(texts)}"
+    # Table of used resources before and after the simulation; if wide, also the utilisation of every node.
+    resource_rows = [["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]]
+    for usage in report.usage:
+        total, before, after = (
+            format_amount(usage.resource, amount)
+            for amount in (usage.total, usage.used_before, usage.used_after)
+        )
+        shares = (f"{before} ({usage.share_before:.1%})", f"{after} ({usage.share_after:.1%})")
+        resource_rows.append([usage.resource, total, *shares, f"{usage.mean:.1%}", f"{usage.highest:.1%}"])
+    lines = render.table(resource_rows) if report.usage else []
+    fullest = sorted(report.node_utilisation.items(), key=lambda pair: (-pair[1], pair[0]))
+    if wide and fullest:
+        rows = [[node, f"{share:.1%}"] for node, share in fullest]
+        lines += [*([""] if lines else []), *render.table([["NODE", "UTILISATION"], *rows])]
     for block in (
         _explained(report, wide, max_width),
         _placements(report, wide),
         _displaced(report),
-        _usage(report, wide),
+        lines,
         _unplaced(report, wide, max_width),
     ):
         if block:
@@ -81,24 +95,6 @@ def _displaced(report: SimulationReport) -> list[str]:
         for name, victim in report.preempted.items()
     ]
     return render.table([["PREEMPTED", "WAS ON", "BY", "NOW ON"], *rows])
-
-
-def _usage(report: SimulationReport, wide: bool) -> list[str]:
-    """Table of used resources before and after the simulation; if wide, also the utilisation of every node."""
-    resource_rows = [["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]]
-    for usage in report.usage:
-        total, before, after = (
-            format_amount(usage.resource, amount)
-            for amount in (usage.total, usage.used_before, usage.used_after)
-        )
-        shares = (f"{before} ({usage.share_before:.1%})", f"{after} ({usage.share_after:.1%})")
-        resource_rows.append([usage.resource, total, *shares, f"{usage.mean:.1%}", f"{usage.highest:.1%}"])
-    lines = render.table(resource_rows) if report.usage else []
-    fullest = sorted(report.node_utilisation.items(), key=lambda pair: (-pair[1], pair[0]))
-    if wide and fullest:
-        rows = [[node, f"{share:.1%}"] for node, share in fullest]
-        lines += [*([""] if lines else []), *render.table([["NODE", "UTILISATION"], *rows])]
-    return lines
 
 
 def format_amount(resource: str, value: int) -> str:

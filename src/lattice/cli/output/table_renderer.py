@@ -1,5 +1,6 @@
 """Tables for a terminal: right-aligned numbers, wrapped text columns, and a limit on the number of rows."""
 
+import re
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ MAX_ROWS = 50
 MIN_COLUMN_CHARS = 30
 _COLOURS = {"+": "\x1b[32m", "~": "\x1b[33m", "-": "\x1b[31m", "!": "\x1b[33m"}
 _PLAIN = "\x1b[0m"
+# An amount of money at the end of a cell.
+_AMOUNT = re.compile(r"\$[0-9,]+\.([0-9]+)$")
 
 Row = Sequence[str]
 
@@ -42,6 +45,8 @@ class TableRenderer:
 
     def _align(self, rows: Sequence[Row], right: Collection[int]) -> list[str]:
         safe = [[render.cell(value) for value in row] for row in rows]
+        for column in right:
+            _align_decimals(safe, column)
         widths = [max(len(row[column]) for row in safe) for column in range(len(safe[0]))]
         for row in safe:
             for column in right:
@@ -95,6 +100,17 @@ class TableRenderer:
             lines += [self._colour_mark(f"! {first}"), *(f"  {part}" for part in continuation)]
         hidden = len(texts) - len(shown)
         return [*lines, f"  and {hidden:,} more; -o wide lists all"] if hidden else lines
+
+
+def _align_decimals(rows: Sequence[list[str]], column: int) -> None:
+    """Pad amounts of money on the right, so that their decimal points are in one column."""
+    decimals = {}
+    for number, row in enumerate(rows):
+        if match := _AMOUNT.search(row[column]):
+            decimals[number] = len(match[1])
+    most = max(decimals.values(), default=0)
+    for number, count in decimals.items():
+        rows[number][column] += " " * (most - count)
 
 
 def _with_gap(width: int) -> int:

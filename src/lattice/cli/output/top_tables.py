@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lattice.cli.output.cost_tables import known_part
 from lattice.cli.output.table_renderer import TableRenderer, join_blocks
-from lattice.kinds.meta.quantity import approximate_bytes, format_dollars, round_to_cents
+from lattice.kinds.meta.quantity import MILLIONTHS, approximate_bytes, format_cents, format_hourly
 
 UsageRow = Mapping[str, Any]
 Lines = list[str]
@@ -13,6 +14,7 @@ BAR_CHARS = 6
 BAR_FULL, BAR_EMPTY = "█", "░"
 ASCII_FULL, ASCII_EMPTY = "#", "."
 NO_VALUE = "-"
+UNKNOWN = "unknown"
 
 
 class BarRenderer:
@@ -55,18 +57,22 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
     for pool in rows:
         money = pool.get("budget") or {}
         limit = money.get("limitMicros")
+        # A server of an earlier version states the rate in the budget only.
+        rate = pool.get("hourlyMicros", (pool.get("budget") or {}).get("hourlyMicros"))
+        # The mark of a limit that refuses a purchase now.
+        refusal = " refuses" if money.get("isRefusing") else ""
         drawn.append(
             [
                 pool["name"],
                 pool.get("region") or NO_VALUE,
                 str(pool["nodes"]) if pool.get("maxNodes") is None else f"{pool['nodes']}/{pool['maxNodes']}",
                 *_usage_cells(pool, bars),
-                _dollars(money.get("hourlyMicros")),
+                NO_VALUE if rate is None else known_part({**pool, "hourlyMicros": rate}, format_hourly(rate)),
                 _rounded_dollars(money.get("spentMicros")),
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE
                 if limit is None
-                else f"{bars.bar(money['projectedMicros'], limit)} of {_rounded_dollars(limit)}",
+                else f"{bars.bar(_used(money), MILLIONTHS)} of {_rounded_dollars(limit)}{refusal}",
                 pool.get("phase") or NO_VALUE,
             ]
         )
@@ -82,7 +88,7 @@ def clusters(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRendere
             f"{cluster['readyNodes']}/{cluster['nodes']}",
             *_usage_cells(cluster, bars),
             f"{cluster['readyWorkloads']}/{cluster['workloads']}",
-            _dollars(cluster["hourlyMicros"]),
+            _rate(cluster),
             cluster["phase"] or NO_VALUE,
         ]
         for cluster in rows
@@ -130,7 +136,7 @@ def services(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRendere
                 _cores(service["cpu"]["used"]),
                 approximate_bytes(service["memory"]["used"]),
                 str(service["failures"]),
-                _dollars(service["hourlyMicros"]),
+                _rate(service),
                 f"{phase} ({verdict})" if verdict not in ("", "Placed") else phase,
                 ",".join(service["pools"]) or NO_VALUE,
             ]
@@ -163,14 +169,28 @@ def _usage_cells(row: UsageRow, bars: BarRenderer) -> list[str]:
     ]
 
 
+def _used(budget: UsageRow) -> int:
+    """The use of the limit in millionths, under the rule that binds."""
+    # A server of an earlier version states the projection only; a limit of zero is used up.
+    projected = (
+        budget["projectedMicros"] * MILLIONTHS // budget["limitMicros"]
+        if budget["limitMicros"]
+        else MILLIONTHS
+    )
+    return int(budget.get("usedMillionths", projected))
+
+
 def _cores(milli: int) -> str:
     return f"{milli / 1000:.2f}"
 
 
-def _dollars(micros: int | None) -> str:
-    return NO_VALUE if micros is None else format_dollars(micros)
+def _rate(row: UsageRow) -> str:
+    """The rate per hour of a row; the price of one of its machines may be unknown."""
+    if not row.get("isPriced", True):
+        return UNKNOWN
+    return NO_VALUE if row["hourlyMicros"] is None else format_hourly(row["hourlyMicros"])
 
 
 def _rounded_dollars(micros: int | None) -> str:
     """Dollars rounded to whole cents: the exact amount changes every second while machines run."""
-    return NO_VALUE if micros is None else format_dollars(round_to_cents(micros))
+    return NO_VALUE if micros is None else format_cents(micros)

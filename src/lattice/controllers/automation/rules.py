@@ -138,7 +138,7 @@ class AutomationController:
                 if when.budget.ledger in ("", ledger.metadata.name):
                     status = budget_status(ledger, self.context.clock.now())
                     share = status.utilisation or 0
-                    message = f"projected use this month is {share / 10_000:.1f} % of the budget"
+                    message = f"{share / 10_000:.1f} % of the budget is used by the {status.rule.words}"
                     yield Measurement(f"latticeledger/{ledger.metadata.name}", share, message)
         elif when.capacity:
             for pool in self.context.cache(LatticePool).objects():
@@ -257,8 +257,4 @@ class AutomationController:
             }
             for action in rule.spec.actions:
                 if action.webhook:
-                    self.webhook_queue.enqueue(
-                        WebhookCall(
-                            rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000
-                        )
-                    )
+                    self.webhook_queue.enqueue(WebhookCall(rule, firing.object, action.webhook, body))

@@ -5,6 +5,8 @@ change of the DNS record has no effect. Redirects are not followed.
 """
 
 import asyncio
+import hashlib
+import hmac
 import ipaddress
 import socket
 import ssl
@@ -14,10 +16,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from lattice.errors import Denied, LatticeError, Unavailable
 
+SIGNATURE_HEADER = "X-Lattice-Signature"
 # The first digit of a successful HTTP status.
 HTTP_SUCCESS_CLASS = 2
 # The client reads at most this part of a response, in bytes, and discards it.
@@ -31,8 +35,9 @@ NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
 class WebhookClient(Protocol):
     """Delivers webhook calls."""
 
-    async def post(self, url: str, body: Any, timeout: float) -> None:
-        """Deliver the body, or raise LatticeError with the reason; `timeout` is in seconds."""
+    async def post(self, url: str, body: Any, timeout: float, signing_key: bytes = b"") -> None:
+        """Deliver the body as JSON, signed if there is a key, or raise LatticeError with the reason; `timeout` is
+        in seconds."""
         ...
 
 
@@ -109,7 +114,7 @@ class HttpsWebhookClient:
     allowed_networks: Sequence[Network] = ()
     ca_file: str = ""
 
-    async def post(self, url: str, body: Any, timeout: float) -> None:
+    async def post(self, url: str, body: Any, timeout: float, signing_key: bytes = b"") -> None:
         parts = urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
             raise Denied(f"{url} is not an https address", fix="use an https:// address")
@@ -125,7 +130,7 @@ class HttpsWebhookClient:
             )
         try:
             async with asyncio.timeout(timeout):
-                await self._post(url, body)
+                await self._post(url, body, signing_key)
         except LatticeError:
             raise
         except TimeoutError as error:
@@ -138,25 +143,33 @@ class HttpsWebhookClient:
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{parts.hostname} cannot be reached: {_error_text(error)}") from error
 
-    async def _post(self, url: str, body: Any) -> None:
+    async def _post(self, url: str, body: Any, signing_key: bytes) -> None:
         tls = ssl.create_default_context()
         if self.ca_file:
             tls.load_verify_locations(self.ca_file)
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(self.allowed_networks), ssl=tls, use_dns_cache=False, limit=1
         )
+        payload = msgspec.json.encode(body)
+        headers = {"User-Agent": "lattice", "Content-Type": "application/json"}
+        if signing_key:
+            headers[SIGNATURE_HEADER] = sign(payload, signing_key)
         # No proxy from the environment: a proxy would resolve the name itself, past the check of the address.
         # No decompression: a small response could expand beyond MAX_RESPONSE_BYTES.
         async with (
             aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False) as session,
-            session.post(
-                url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}
-            ) as response,
+            session.post(url, data=payload, allow_redirects=False, headers=headers) as response,
         ):
             # Read and discard: no byte of the response is shown.
             await response.content.read(MAX_RESPONSE_BYTES)
             if response.status // 100 != HTTP_SUCCESS_CLASS:
                 raise Unavailable(f"{urlsplit(url).hostname} answered with status {response.status}")
+
+
+def sign(payload: bytes, key: bytes) -> str:
+    """The value of the signature header: the receiver computes the same from the raw body and its copy of the
+    key."""
+    return f"sha256={hmac.new(key, payload, hashlib.sha256).hexdigest()}"
 
 
 def _error_text(error: BaseException) -> str:

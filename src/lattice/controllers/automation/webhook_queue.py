@@ -1,5 +1,6 @@
 """Deliver webhook calls with a queue per URL, so that an unreachable URL does not delay other URLs."""
 
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,8 +12,11 @@ from lattice.controllers.automation.webhook_client import WebhookClient
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue
 from lattice.controllers.runtime.object_writes import with_status
-from lattice.errors import LatticeError
+from lattice.errors import LatticeError, NotFound
 from lattice.kinds.automation import AutomationRule
+from lattice.kinds.core import Secret
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
+from lattice.kinds.webhook import Webhook
 from lattice.store.protocol import Write
 
 # Delays in seconds before the first, second and third attempt of a call.
@@ -20,24 +24,28 @@ ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)
 # Limit of queued calls per URL; a further call fails without an attempt.
 MAX_QUEUED_PER_URL = 1000
 MAX_CONCURRENT_URLS = 16
+# The key of a signing secret.
+SIGNING_KEY = "key"
 
 
 @dataclass(slots=True)
 class WebhookCall:
-    """One POST about one object, with the state of its delivery."""
+    """One POST about one object, with the state of its delivery. `subject` is the object that names the webhook."""
 
-    rule: AutomationRule
+    subject: Kind
     object_path: str
-    url: str
+    webhook: Webhook
     body: dict[str, Any]
-    # In seconds.
-    timeout: float
     attempts: int = 0
     # The monotonic time of the next attempt.
     due: float = 0.0
     is_finished: bool = False
     # Why the call was not delivered.
     error: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.webhook.url
 
 
 @dataclass
@@ -54,7 +62,7 @@ class WebhookQueue:
     _failing_urls: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._rules = self.context.cache(AutomationRule)
+        self._rules, self._secrets = self.context.cache(AutomationRule), self.context.cache(Secret)
         self._recorder = self.context.recorder("automation")
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
@@ -92,7 +100,8 @@ class WebhookQueue:
             return Requeue(call.due - now)
         if not call.is_finished:
             try:
-                await self.client.post(call.url, call.body, call.timeout)
+                signing_key = self._signing_key(call.webhook)
+                await self.client.post(call.url, call.body, call.webhook.timeout_ms / 1000, signing_key)
             except LatticeError as error:
                 call.attempts, call.error = call.attempts + 1, str(error)
                 call.is_finished = call.url in self._failing_urls or call.attempts >= len(ATTEMPT_DELAYS_S)
@@ -107,13 +116,15 @@ class WebhookQueue:
         # Report before the call leaves the queue: if the commit of the report fails, the next reconcile
         # repeats only the report.
         if call.error:
-            # The automation controller has just written this rule, so a write based on an older cached entry
-            # would conflict.
-            await self._rules.wait_for(await self.context.store.revision())
-            path = f"/{call.rule.metadata.name}"
-            rule, entry = self._rules.get(path), self._rules.entry(path)
             message = f"{call.object_path}: {call.error}"
-            writes: list[Write] = [self._recorder.event(call.rule, "WebhookFailed", message, warning=True)]
+            writes: list[Write] = [self._recorder.event(call.subject, "WebhookFailed", message, warning=True)]
+            rule = entry = None
+            if isinstance(call.subject, AutomationRule):
+                # The automation controller has just written this rule, so a write based on an older cached
+                # entry would conflict.
+                await self._rules.wait_for(await self.context.store.revision())
+                path = f"/{call.subject.metadata.name}"
+                rule, entry = self._rules.get(path), self._rules.entry(path)
             if rule is not None and entry is not None and rule.status.last_error != call.error:
                 status = msgspec.structs.replace(rule.status, last_error=call.error)
                 writes.append(with_status(entry, status))
@@ -124,3 +135,18 @@ class WebhookQueue:
         else:
             del self._queues[key]
         return None
+
+    def _signing_key(self, webhook: Webhook) -> bytes:
+        """The key of the secret that the webhook names, or no bytes if it names none. A call is never sent without
+        the signature that it should have."""
+        if not webhook.secret_ref:
+            return b""
+        secret = self._secrets.get(f"{SYSTEM_NAMESPACE}/{webhook.secret_ref}")
+        key = b64decode(secret.data.get(SIGNING_KEY, "")) if secret is not None else b""
+        if not key:
+            raise NotFound(
+                f"has no value {SIGNING_KEY} to sign the call with",
+                where=f"secret {SYSTEM_NAMESPACE}/{webhook.secret_ref}",
+                fix=f"create the secret with the value {SIGNING_KEY}, or remove secretRef from the webhook",
+            )
+        return key

@@ -1,7 +1,7 @@
 """Node health, eviction, workload lifecycle, drift.
 
 Imported by: controllers sim.planted_bugs.
-May import: errors kinds kinds.meta clock metrics lifecycle presence store scheduling.table
+May import: errors kinds kinds.meta clock metrics diagnosis lifecycle presence store scheduling.table
 controllers.runtime controllers.services.
 May touch: the store through controllers.runtime.context, heartbeats.
 """

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,13 +17,13 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S
-from lattice.kinds.cluster import LatticeCluster
+from lattice.diagnosis.blocker import facts_from
+from lattice.diagnosis.machines import capacity_text
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
-from lattice.kinds.meta.quantity import pluralize
+from lattice.kinds.meta.quantity import pluralize, without_amounts
 from lattice.kinds.meta.timestamps import format_micro_time
-from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
-from lattice.kinds.pool import LatticePool
+from lattice.kinds.node import DRAINED_CONDITION, LatticeNode, NodeUsage
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.disruption import service_availability
@@ -41,17 +42,35 @@ from lattice.lifecycle.drain import (
     taints_first_seen,
     without_drained_condition,
 )
-from lattice.lifecycle.eviction import DecidedEvictions, EvictionCause
+from lattice.lifecycle.eviction import DecidedEviction, DecidedEvictions, EvictionCause
+from lattice.lifecycle.node_health import (
+    DEFAULT_THRESHOLDS,
+    PressureThresholds,
+    is_under_pressure,
+    next_victim,
+)
 from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     has_joined,
     is_unschedulable,
+    purchase_blocker,
     unschedulable_reason,
 )
+from lattice.lifecycle.replica_template import node_group_of
 from lattice.store.protocol import Change, Write
 
 # If a taint no longer evicts a workload of a draining node, the drain is planned again after this delay.
 SPARED_RECHECK_S = 1.0
+# The interval of checks of a node under pressure, and the time after an eviction in which heartbeats show its
+# effect.
+PRESSURE_CHECK_S, PRESSURE_SETTLE_S = 10.0, 30.0
+
+
+class _PressureEvictions(NamedTuple):
+    """The evictions from a node under pressure by path, and the events of new evictions."""
+
+    evictions: dict[str, DecidedEviction]
+    events: list[Write]
 
 
 @dataclass
@@ -66,6 +85,7 @@ class EvictionController:
     evictions: DecidedEvictions
     concurrency: Concurrency = field(default_factory=Concurrency)
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     name: str = "departures"
 
     def __post_init__(self) -> None:
@@ -76,6 +96,8 @@ class EvictionController:
         # Nodes with a drain or a NoExecute taint at their last reconcile; True for a drain. A change of a
         # workload wakes only these nodes.
         self._checked_nodes: dict[str, bool] = {}
+        # By node: the monotonic time of the last eviction by pressure.
+        self._pressure_evicted_at: dict[str, float] = {}
         self._surge_queue = SurgeQueue(self.context.clock.monotonic)
         self._surge_listeners: list[Callable[[Iterable[str]], None]] = []
 
@@ -135,10 +157,12 @@ class EvictionController:
         for resident in residents:
             if drain and resident.service in drain.surge_services and resident.name in drain.blocked:
                 surges[resident.service] = resident.name
-        self.evictions.decide_for_node(node.metadata.name, node_evictions(residents, by_taint, drain))
+        decided = node_evictions(residents, by_taint, drain)
+        by_pressure = self._pressure_evictions(node, decided)
+        self.evictions.decide_for_node(node.metadata.name, decided | by_pressure.evictions)
         self._update_surges(key, surges, is_unschedulable=drain is not None and drain.is_surge_unschedulable)
         status = replace(without_drained_condition(node.status), taints_since=times)
-        events: list[Write] = []
+        events: list[Write] = list(by_pressure.events)
         if drain is not None:
             condition = drained_condition(drain, len(residents))
             status = replace(
@@ -147,8 +171,11 @@ class EvictionController:
             )
             events += self._drain_events(node, condition, len(residents))
         if status != node.status:
-            await self.context.commit([with_status(entry, status), *events])
-        delays = [eviction.delay for eviction in by_taint if eviction.delay > 0]
+            events = [with_status(entry, status), *events]
+        if events:
+            await self.context.commit(events)
+        delays = [PRESSURE_CHECK_S] if is_under_pressure(node.status) else []
+        delays += [eviction.delay for eviction in by_taint if eviction.delay > 0]
         if drain is not None and drain.surge_services:
             # A replica counts as unschedulable only after the grace period.
             delays.append(
@@ -157,6 +184,46 @@ class EvictionController:
         if drain is not None and not evicted_by_taint <= {eviction.name for eviction in by_taint}:
             delays.append(SPARED_RECHECK_S)
         return Requeue(min(delays)) if delays else None
+
+    def _pressure_evictions(
+        self, node: LatticeNode, decided: Mapping[str, DecidedEviction]
+    ) -> "_PressureEvictions":
+        """Evict one workload at a time from a node under pressure, outside of disruption budgets, until the
+        usage that the node reports shows the effect of the last eviction."""
+        name, result = node.metadata.name, _PressureEvictions({}, [])
+        if not is_under_pressure(node.status):
+            self._pressure_evicted_at.pop(name, None)
+            return result
+        residents = [
+            workload
+            for workload in self._workloads.by_index("node", name)
+            if workload.status.binding and workload.status.binding.uid in ("", node.metadata.uid)
+        ]
+        # A victim stays evicted until it has left the node.
+        present = {path_of(workload) for workload in residents}
+        for path, eviction in self.evictions.of_node(name).items():
+            if eviction.cause is EvictionCause.NODE_PRESSURE and path in present:
+                result.evictions[path] = eviction
+        now = self.context.clock.monotonic()
+        is_settled = now - self._pressure_evicted_at.get(name, -PRESSURE_SETTLE_S) >= PRESSURE_SETTLE_S
+        heartbeat = self.context.presence.get(name)
+        if result.evictions or not is_settled or heartbeat is None:
+            return result
+        staying = [
+            workload
+            for workload in residents
+            if path_of(workload) not in decided and not self.evictions.eviction_of(workload).is_active
+        ]
+        usage = {path: (used.memory, used.disk) for path, used in heartbeat.workload_usage.items()}
+        total = heartbeat.usage
+        reported = NodeUsage(cpu=total.cpu, memory=total.memory, disk=total.disk)
+        victim = next_victim((node.status, reported), staying, usage, self.thresholds)
+        if victim is not None:
+            self._pressure_evicted_at[name] = now
+            result.evictions[victim.path] = DecidedEviction(EvictionCause.NODE_PRESSURE, victim.reason)
+            workload = next(workload for workload in staying if path_of(workload) == victim.path)
+            result.events.append(self._recorder.event(workload, "Evicted", victim.reason, warning=True))
+        return result
 
     def keys_for_node(self, change: Change) -> Iterable[str]:
         node, path = self._nodes.get(change.key.path), change.key.path
@@ -220,8 +287,8 @@ class EvictionController:
         return any(not node.metadata.deletion_timestamp and not has_joined(node) for node in nodes)
 
     def _blocker(self, service: str) -> str:
-        """Why no node accepts a replica of the service, as text, with a note if the pool is full; empty if no
-        replica is stuck.
+        """Why no node accepts a replica of the service, as text, with what keeps Lattice from adding a machine,
+        such as a budget; empty if no replica is stuck.
 
         Placement grows the cluster after the grace period. A replica is stuck if it is still unschedulable
         after twice the grace period and no machine of its cluster is being created.
@@ -234,14 +301,17 @@ class EvictionController:
                 break
         else:
             return ""
-        reason = unschedulable_reason(replica)
-        cluster = self.context.cache(LatticeCluster).get(f"/{replica.spec.cluster}")
-        pool = self.context.cache(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
-        usage, max_nodes = (pool.status.capacity, pool.spec.capacity.max_nodes) if pool else (None, None)
-        used = usage.allocated_nodes if usage else None
-        if pool is None or used is None or max_nodes is None or used < max_nodes:
-            return reason
-        return f"{reason}; pool {pool.metadata.name} has {used} of {max_nodes} nodes"
+        cluster, node_class = node_group_of(replica)
+        owner = self._services.get(service)
+        # The scheduler knows nodes only; a budget or a limit that keeps a new machine away is on the service.
+        if owner is not None and (blocker := purchase_blocker(owner, cluster)):
+            return blocker
+        # What refuses the machine comes first: the reasons of all nodes together can be long.
+        texts = (
+            capacity_text(cluster, node_class, facts_from(self.context.cache, self.context.clock.now())),
+            unschedulable_reason(replica),
+        )
+        return "; ".join(filter(None, texts))
 
     def _drain_events(self, node: LatticeNode, condition: Condition, residents: int) -> Iterator[Write]:
         previous = find_condition(node.status.conditions, DRAINED_CONDITION)
@@ -251,9 +321,13 @@ class EvictionController:
             return
         if previous is None or previous.status == "True":
             yield self._recorder.event(node, "NodeDraining", f"{pluralize(residents, 'workload')} to evict")
-        if condition.reason == DRAIN_BLOCKED_REASON and (
-            previous is None or previous.reason != DRAIN_BLOCKED_REASON
-        ):
+        # Reported again only for another blocker: other amounts are no news.
+        is_news = (
+            previous is None
+            or previous.reason != DRAIN_BLOCKED_REASON
+            or without_amounts(previous.message) != without_amounts(condition.message)
+        )
+        if condition.reason == DRAIN_BLOCKED_REASON and is_news:
             yield self._recorder.event(node, "NodeDrainStuck", condition.message, warning=True)
 
     def _update_surges(

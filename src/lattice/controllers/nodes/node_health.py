@@ -1,6 +1,6 @@
 """Reconcile the health of nodes from heartbeats, and decide when workloads of a silent node fail over."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,16 +27,21 @@ from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.lifecycle.drain import is_draining
 from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.lifecycle.node_health import (
+    DEFAULT_THRESHOLDS,
+    PRESSURE_CONDITIONS,
     EvictionRateLimiter,
     NodeObservation,
     NodeReadiness,
     NodeTimeouts,
+    PressureThresholds,
     SilentNodeEvictions,
     decide_failover,
     effective_disconnect,
     evaluate_node,
     evict_silent_nodes,
+    has_pressure_change,
     is_usage_change_significant,
+    pressure_conditions,
 )
 from lattice.lifecycle.workload import BoundNodeState
 from lattice.presence import PresenceChange, Usage
@@ -80,6 +85,7 @@ class NodeHealthController:
 
     context: ControllerContext
     timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS
     concurrency: Concurrency = field(default_factory=Concurrency)
     name: str = "nodes"
 
@@ -109,6 +115,7 @@ class NodeHealthController:
         )
         self._wake = loop.wake
         self.context.presence.on_change(self.on_presence_change)
+        self.context.presence.on_usage(self.on_usage)
         return loop
 
     def on_change(self, listener: Callable[[Iterable[str]], None]) -> None:
@@ -233,6 +240,7 @@ class NodeHealthController:
         status = replace(self._status(node, readiness), workloads=self._count_workloads(entry, node))
         if status != node.status:
             writes: list[Write] = [with_status(entry, status)]
+            writes += self._pressure_events(node, status)
             if readiness.event:
                 is_warning = readiness.event != "NodeReady"
                 writes.append(
@@ -276,6 +284,15 @@ class NodeHealthController:
         if node is None or not is_true(node.status.conditions, READY_CONDITION):
             self._wake((path,))
 
+    def on_usage(self, name: str) -> None:
+        """Wake the node if the usage that it reports begins or ends pressure."""
+        node, heartbeat = self._nodes.get(f"/{name}"), self.context.presence.get(name)
+        if node is None or heartbeat is None:
+            return
+        usage = NodeUsage(cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk)
+        if has_pressure_change(node.status, usage, self.context.clock.now(), self.thresholds):
+            self._wake((f"/{name}",))
+
     def _observe(self, node: LatticeNode) -> NodeObservation:
         presence, name = self.context.presence, node.metadata.name
         ready, has_heartbeat = (
@@ -302,6 +319,7 @@ class NodeHealthController:
     def _status(self, node: LatticeNode, readiness: NodeReadiness) -> NodeStatus:
         previous, now, name = node.status, self.context.timestamp, node.metadata.name
         heartbeat, usage = self.context.presence.get(name), previous.usage
+        current: NodeUsage | None = None
         if heartbeat is not None and heartbeat.usage != Usage():
             current = NodeUsage(
                 cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk
@@ -312,6 +330,9 @@ class NodeHealthController:
             age = monotonic - self._usage_written_at.setdefault(name, monotonic)
             if is_usage_change_significant(previous.usage, current, previous.capacity, age):
                 usage = current
+        pressure: list[Condition] = []
+        if current is not None and readiness.state == "Ready":
+            pressure += pressure_conditions(previous, current, self.context.clock.now(), self.thresholds)
         ready = Condition(
             type=READY_CONDITION,
             status="True" if readiness.state == "Ready" else "False",
@@ -321,7 +342,7 @@ class NodeHealthController:
         status = replace(
             previous,
             phase="Draining" if readiness.state == "Ready" and is_draining(node) else readiness.state,
-            conditions=merge_conditions(previous.conditions, [ready], now),
+            conditions=merge_conditions(previous.conditions, [ready, *pressure], now),
             usage=usage,
             taken_ports=unexpired_taken_ports(previous.taken_ports, self.context.clock.now()),
         )
@@ -329,6 +350,21 @@ class NodeHealthController:
             source = "heartbeat" if readiness.state == "Ready" else "monitor"
             status = replace(status, heartbeat=NodeHeartbeat(reason=readiness.reason, by=source, at=now))
         return status
+
+    def _pressure_events(self, node: LatticeNode, status: NodeStatus) -> Iterator[Write]:
+        """An event for every pressure condition that begins or ends."""
+        for name in PRESSURE_CONDITIONS:
+            previous, current = (
+                find_condition(node.status.conditions, name),
+                find_condition(status.conditions, name),
+            )
+            was_true = previous is not None and previous.status == "True"
+            if current is None or (current.status == "True") == was_true:
+                continue
+            if was_true:
+                yield self._recorder.event(node, "NodePressureEnded", current.message)
+            else:
+                yield self._recorder.event(node, "NodePressure", current.message, warning=True)
 
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
         """The number of workloads on the node.

@@ -16,8 +16,8 @@ from lattice.controllers.nodes.node_health import NodeHealthController, NodeStat
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
-from lattice.kinds.meta.base import Condition, path_of
-from lattice.kinds.meta.conditions import READY_CONDITION, merge_conditions
+from lattice.kinds.meta.base import path_of
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, merge_conditions
 from lattice.kinds.meta.timestamps import format_timestamp, parse_time
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import (
@@ -27,9 +27,9 @@ from lattice.kinds.workload import (
     WorkloadStatus,
 )
 from lattice.lifecycle.eviction import DecidedEvictions
+from lattice.lifecycle.retry import PORT_TAKEN
 from lattice.lifecycle.workload import (
     AWAIT_ACTIONS,
-    PORT_TAKEN,
     Action,
     Decision,
     GracePeriods,
@@ -46,6 +46,7 @@ from lattice.lifecycle.workload_status import (
     is_settled,
     next_status,
     parse_actual_state,
+    workload_conditions,
 )
 from lattice.presence import PresenceChange
 from lattice.store.protocol import Change, Delete, Entry, Write
@@ -110,9 +111,9 @@ class WorkloadController:
     def __post_init__(self) -> None:
         self._workloads = self.context.cache(LatticeWorkload)
         self._recorder = self.context.recorder(self.name)
-        # By path of the workload: the age of the last action and of the current state.
+        # By path of the workload: the age of the last action and of its readiness.
         self._action_ages = StampAges(self.context.clock)
-        self._state_ages = StampAges(self.context.clock)
+        self._ready_ages = StampAges(self.context.clock)
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
@@ -142,7 +143,7 @@ class WorkloadController:
             )
         ):
             self._action_ages.forget(key)
-            self._state_ages.forget(key)
+            self._ready_ages.forget(key)
             return None
         node_state = self.node_health.node_state(workload)
         # The node may be missing only because the node cache is older than the workload cache.
@@ -154,13 +155,11 @@ class WorkloadController:
             return None
         now, status = self.context.clock.now(), workload.status
         # A settled workload waits for no timeout and needs no ages.
-        action_at, state_since = (
-            (None, None) if is_settled(workload) else (status.last_action_at, status.state_since)
-        )
+        action_at, ready_at = (None, None) if is_settled(workload) else _stamps(status)
         observation = dataclasses.replace(
             self._observe(workload, node_state),
             since_last_action=self._action_ages.age(key, action_at, now),
-            since_state_change=self._state_ages.age(key, state_since, now),
+            since_ready=self._ready_ages.age(key, ready_at, now),
         )
         lifecycle_input = build_input(workload, observation, now)
         is_retry_requested = RETRY_REQUESTED_ANNOTATION in workload.metadata.annotations
@@ -170,8 +169,13 @@ class WorkloadController:
             else decide(lifecycle_input, self.grace_periods)
         )
         status = next_status(workload, observation, decision, now)
+        # Only workloads that a user created state the observed generation: of a service, clients wait for the
+        # service, and ten thousand replicas need no write each.
+        # A workload that awaits its first node stays as it is: a write would conflict with its binding.
+        if workload.status.observed_generation is not None and not awaits_node(workload):
+            status = replace(status, observed_generation=workload.metadata.generation)
         if decision.action in AWAIT_ACTIONS and node_state.is_fully_reported:
-            status = self._with_ready_condition(status, decision)
+            status = self._with_conditions(status, decision)
         writes = self._writes(entry, workload, decision, status)
         # In the same commit, so that the scheduler cannot allocate the ports again in between.
         if decision.failure_reason == PORT_TAKEN:
@@ -239,6 +243,7 @@ class WorkloadController:
                 report.failure_reason,
                 has_applied,
                 report.failure_message,
+                report.exit_code,
             ),
             report.ready,
             report.log,
@@ -253,7 +258,10 @@ class WorkloadController:
         if decision.event:
             events.append(
                 self._recorder.event(
-                    workload, decision.event, decision.reason, warning=decision.action in WARNINGS
+                    workload,
+                    decision.event,
+                    decision.reason,
+                    warning=decision.action in WARNINGS or decision.is_reporting_failed,
                 )
             )
         if decision.action is Action.FINALIZE_DELETE:
@@ -269,18 +277,21 @@ class WorkloadController:
         if status == workload.status and metadata is None:
             return []
         if status != workload.status:
-            status = self._with_ready_condition(status, decision)
+            status = self._with_conditions(status, decision)
         return [with_status(entry, status, metadata), *events]
 
-    def _with_ready_condition(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
-        condition = Condition(
-            type=READY_CONDITION,
-            status="True" if status.ready else "False",
-            reason=status.failure_reason or status.actual_state,
-            message=decision.reason,
+    def _with_conditions(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
+        conditions = workload_conditions(status, decision.reason)
+        return replace(
+            status, conditions=merge_conditions(status.conditions, conditions, self.context.timestamp)
         )
-        conditions = merge_conditions(status.conditions, [condition], self.context.timestamp)
-        return replace(status, conditions=conditions)
+
+
+def _stamps(status: WorkloadStatus) -> tuple[str | None, str | None]:
+    """The stored times of the last action and of the change to ready."""
+    ready = find_condition(status.conditions, READY_CONDITION)
+    is_ready = ready is not None and ready.status == "True"
+    return status.last_action_at, ready.last_transition_time if ready and is_ready else None
 
 
 def _metadata_change(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str, Any]] | None:

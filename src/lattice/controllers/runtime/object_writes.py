@@ -62,13 +62,16 @@ def with_status(entry: Entry, status: Part, metadata: MetadataChange | None = No
     return Put(entry.key, _encoder.encode(stored), entry.revision)
 
 
-def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
-    """Return the write that replaces the spec and raises the generation; `status`, if given, changes in the
-    same write."""
+def with_spec(
+    entry: Entry, spec: Part, status: Part | None = None, metadata: MetadataChange | None = None
+) -> Put:
+    """Return the write that replaces the spec and raises the generation; `status` and `metadata`, if given,
+    change in the same write."""
     stored = _decode(entry.value)
-    metadata = msgspec.json.decode(stored.metadata)
+    present = msgspec.json.decode(stored.metadata)
+    changed = present if metadata is None else metadata(present)
     # Like an update through the API: observers compare the generation to see whether the spec changed.
-    stored.metadata = _raw(metadata | {"generation": metadata.get("generation", 1) + 1})
+    stored.metadata = _raw(changed | {"generation": changed.get("generation", 1) + 1})
     stored.spec = _raw(spec)
     if status is not None:
         stored.status = _raw(status)

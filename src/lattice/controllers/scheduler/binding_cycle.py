@@ -2,7 +2,7 @@
 bound."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lattice import metrics
@@ -83,7 +83,7 @@ class BindingCycle:
         if self.binding_store.fenced is not None:
             raise self.binding_store.fenced
 
-    def requeue_unbound(self, placed: Iterable[ScheduledWorkload]) -> None:
+    def requeue_unbound(self, placed: Collection[ScheduledWorkload]) -> None:
         """Release the reservations of unbound workloads and requeue the workloads, with back-off where an
         immediate retry would fail again."""
         unbound = [
@@ -111,6 +111,9 @@ class BindingCycle:
                 self.binder.node_revisions[scheduled.node] = 0
         if unbound:
             queue.wake(ClusterEvent.WORKLOAD_GONE, self.context.clock.monotonic())
+        # A workload may wait for a neighbour: the cache wakes it only for bindings of other servers.
+        if len(unbound) < len(placed):
+            queue.wake(ClusterEvent.WORKLOAD_ADDED, self.context.clock.monotonic())
 
     def withdraw_stale(self, nodes: set[str]) -> None:
         """Withdraw unwritten reservations on nodes that another writer changed, because the decision was made

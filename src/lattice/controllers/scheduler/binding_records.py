@@ -13,6 +13,7 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_false, merge_conditions, without_condition
 from lattice.kinds.meta.timestamps import format_exact_time
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.qos import qos_of
 from lattice.kinds.workload import (
     EVICTED,
     NO_NODE_FITS,
@@ -79,6 +80,7 @@ class BindingRecords:
             status,
             binding=binding,
             reservation=None,
+            qos_class=qos_of(workload.spec).name,
             allocated_ports=details.ports or status.allocated_ports,
             allocated_gpus=details.gpus or status.allocated_gpus,
             last_action=Action.ASSIGN.value,
@@ -147,8 +149,8 @@ class BindingRecords:
     def mark_unschedulable(
         self, entry: Entry, message: str, kinds: Sequence[str], decision_record: DecisionRecord
     ) -> list[Put]:
-        """Write why no node accepts the workload, with an event; empty if the workload already states the
-        same reason kinds."""
+        """Write why no node accepts the workload; empty if the workload already states the same reason
+        kinds."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
         status, decision = scheduling_status(workload), {**decision_record, "kinds": list(kinds)}
         previous = find_false(status.conditions, SCHEDULED_CONDITION)
@@ -159,7 +161,14 @@ class BindingRecords:
         changed = msgspec.structs.replace(
             status, decision=decision, conditions=merge_conditions(status.conditions, [condition], now)
         )
-        return [with_status(entry, changed), self._event(workload, "FailedScheduling", message, warning=True)]
+        return [with_status(entry, changed)]
+
+    def unschedulable_event(self, workload: LatticeWorkload) -> Put | None:
+        """The event about a workload that no node accepts; None if a node was found, or not tried yet."""
+        unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
+        if unscheduled is None or workload.status.binding is not None:
+            return None
+        return self._event(workload, "FailedScheduling", unscheduled.message, warning=True)
 
     def binding_failed_event(self, workload: LatticeWorkload, message: str, count: int) -> Put:
         """The event about a failed binding; `count` is the number of failures since the last event."""

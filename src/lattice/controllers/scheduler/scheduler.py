@@ -145,7 +145,11 @@ class SchedulingController:
         now = self.context.clock.monotonic()
         due = [
             due_at
-            for due_at in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
+            for due_at in (
+                self.scheduler_cache.next_due_at(),
+                self.bind_failure_reporter.next_report_at,
+                self.unschedulable_reporter.next_event_at,
+            )
             if due_at is not None
         ]
         due += self.awaiting_victims.expiry_times()

@@ -4,6 +4,7 @@ bindings at a limited rate.
 An unschedulable workload is written again only when the kinds of its reasons change.
 """
 
+import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.store.commit_packing import cost_of_writes, pack_commits
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, RevisionConflict
 
+# Seconds that a workload waits for a node before an event reports it: on a healthy start, replicas wait for
+# machines that are about to be ready.
+WAITING_GRACE_S = 10.0
 # The shortest time between two events about one workload; the later event counts the failures in between.
 EVENT_INTERVAL_S = 60.0
 # The shortest time between two commits of such events.
@@ -46,6 +50,16 @@ class UnschedulableReporter:
     scheduler: CompositeScheduler
     profiles: Mapping[Profile, ProfileSpec]
     pending_reports: dict[str, PendingReport] = field(default_factory=dict)
+    # Waiting workloads without an event about their present reason: the monotonic time at which it is due.
+    _events_due: dict[str, float] = field(default_factory=dict)
+    # Workloads that this term has observed as unschedulable.
+    _observed: set[str] = field(default_factory=set)
+
+    @property
+    def next_event_at(self) -> float | None:
+        """The monotonic time of the next event; None if no workload waits for one."""
+        # In the order of time: all events wait equally long.
+        return next(iter(self._events_due.values()), None)
 
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
         """Put each unschedulable workload of a cycle back into the queue, where it waits for an event that
@@ -87,12 +101,34 @@ class UnschedulableReporter:
                 if entry
                 else []
             )
+            if entry and (writes or name not in self._observed):
+                self._observed.add(name)
+                due_at = self.records.context.clock.monotonic() + WAITING_GRACE_S
+                self._events_due.setdefault(name, due_at)
             if writes:
                 puts[name] = writes
             else:
                 del self.pending_reports[name]
         for name in await self._write(puts):
             self.pending_reports.pop(name, None)
+        await self._write_due_events(queue)
+
+    async def _write_due_events(self, queue: SchedulingQueue) -> None:
+        """Write an event about every workload that still waits for a node after the grace period."""
+        now, cache = self.records.context.clock.monotonic(), self.records.context.cache(LatticeWorkload)
+        due = list(itertools.takewhile(lambda name: self._events_due[name] <= now, self._events_due))
+        if len(self._observed) > 2 * len(queue) + MAX_PENDING_EVENTS:
+            self._observed = {name for name in self._observed if name in queue}
+        events: list[Put] = []
+        for name in due[:MAX_COMMIT_OPERATIONS]:
+            workload = cache.get(name) if name in queue else None
+            event = self.records.unschedulable_event(workload) if workload else None
+            if event is not None:
+                events.append(event)
+        if events:
+            await self.records.context.commit(events)
+        for name in due[:MAX_COMMIT_OPERATIONS]:
+            del self._events_due[name]
 
     def spared_victims(self, queue: SchedulingQueue, awaited: Container[str]) -> Iterator[str]:
         """Victims that are not marked yet and need not leave any more.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lattice.controllers.runtime.object_writes import owner_reference
 from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.node import NODE_CLASS_LABEL, LatticeNode, NodeSpec
+from lattice.kinds.node import CLASS_GENERATION_ANNOTATION, NODE_CLASS_LABEL, LatticeNode, NodeSpec
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.store.cache import Cache
 
@@ -48,6 +48,9 @@ def build_node(
         metadata=Metadata(
             name=name,
             labels={key: value for key, value in labels.items() if value},
+            annotations={CLASS_GENERATION_ANNOTATION: str(node_class.metadata.generation)}
+            if node_class
+            else {},
             # Keeps the node until the provider has deleted the machine: a machine is paid until it is gone
             # (I-22).
             finalizers=(MACHINE_FINALIZER,),
@@ -61,5 +64,7 @@ def build_node(
             zone=spec.zone,
             node_class=class_name,
             taints=node_class.spec.taints if node_class else (),
+            machine_image=node_class.spec.machine_image if node_class else "",
+            licences=node_class.spec.licences if node_class else (),
         ),
     )

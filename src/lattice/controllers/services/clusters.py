@@ -20,6 +20,7 @@ from lattice.controllers.runtime.object_writes import (
     with_status,
 )
 from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER, NodeNames, build_node, node_labels
+from lattice.controllers.services.joined_nodes import made_nodes, with_joined_machines
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.cluster import LatticeCluster
@@ -156,14 +157,16 @@ class ClusterController:
 
     async def reconcile(self, key: str) -> Requeue | None:
         name = key.removeprefix("/")
-        cluster, nodes = self._clusters.get(key), self._nodes.by_index("cluster", name)
+        cluster, in_cluster = self._clusters.get(key), self._nodes.by_index("cluster", name)
+        # The owner of a joined machine makes and removes it: Lattice only counts it in the status.
+        nodes = made_nodes(in_cluster)
         if cluster is None and not nodes:
             return None
         # The ledger cache must be as fresh as the cluster and node caches: only then does it show the desired
         # machines as paid, and the removed machines as no longer paid.
         await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))
         if cluster is not None:
-            for node in nodes:
+            for node in in_cluster:
                 entry, labels = self._nodes.entry(f"/{node.metadata.name}"), node_labels(node, cluster)
                 if entry is not None and labels != node.metadata.labels:
                     write = with_metadata(
@@ -189,7 +192,7 @@ class ClusterController:
         if cluster is None:
             return Requeue(PROVISIONING_POLL_S)
         requeue = await self._report_status(cluster, problems, observed.nodes if steps.is_empty else None)
-        if not nodes and not listed and not cluster.spec.desired_nodes:
+        if not in_cluster and not listed and not cluster.spec.desired_nodes:
             await self._remove_if_unused(cluster)
         return requeue
 
@@ -425,14 +428,15 @@ class ClusterController:
         `observed` holds the nodes that the plan saw; None if a step has changed the nodes.
         """
         path = f"/{cluster.metadata.name}"
+        in_cluster = self._nodes.by_index("cluster", cluster.metadata.name)
         nodes = observed
         if nodes is None:
-            nodes = [
-                self._observe_node(node) for node in self._nodes.by_index("cluster", cluster.metadata.name)
-            ]
+            nodes = [self._observe_node(node) for node in made_nodes(in_cluster)]
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
-            status = status_from_nodes(current, nodes, problems, self.endpoint())
+            joined = [self._observe_node(node) for node in in_cluster if node.is_joined_machine]
+            counted = with_joined_machines(current, joined)
+            status = status_from_nodes(counted, [*nodes, *joined], problems, self.endpoint())
             conditions = merge_conditions(
                 current.status.conditions, status.conditions, self.context.timestamp
             )
@@ -465,6 +469,12 @@ class ClusterController:
         The number of the cluster must be recorded first, so that no later cluster gets the same number.
         """
         name = cluster.metadata.name
+        if (entry := self._clusters.entry(f"/{name}")) is not None:
+            # The commit that created the cluster may have placed replicas there and claimed joined machines.
+            await self._services.wait_for(entry.revision)
+            await self._nodes.wait_for(entry.revision)
+        if self._nodes.by_index("cluster", name):
+            return
         # `any` ends at the first placement in the cluster: a large fleet has many services.
         is_placed = any(
             placement.cluster == name

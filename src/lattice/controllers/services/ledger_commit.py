@@ -7,7 +7,7 @@ unchanged. A lowered limit therefore binds every later commit (I-20).
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ import msgspec
 from lattice.clock import Clock
 from lattice.errors import Conflict, Invalid, Malformed, NotFound
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import Account, LatticeLedger, ledger_spec
+from lattice.kinds.ledger import Account, LatticeLedger, Refusal, ledger_spec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
@@ -28,7 +28,10 @@ from lattice.placement.inputs.ledger_math import (
     BudgetApproval,
     BudgetRejection,
     Charge,
+    NodeGroup,
     open_ledger,
+    refuse,
+    reprice,
     settle_charges,
     with_status_message,
 )
@@ -51,6 +54,23 @@ _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerUpdate:
+    """A change of one ledger besides charges: the current prices of its machines, and the purchases that its
+    limit refuses. Every update also brings the terms of the budget up to date."""
+
+    account: Account
+    prices: Mapping[NodeGroup, int | None] = field(default_factory=dict)
+    # None: the refusals stay.
+    refusals: Sequence[Refusal] | None = None
+
+    def apply_to(self, ledger: LatticeLedger, now: datetime) -> LatticeLedger:
+        """The ledger, accrued at the previous prices, after the update."""
+        if self.prices:
+            ledger = reprice(ledger, self.prices, now)
+        return ledger if self.refusals is None else refuse(ledger, self.refusals)
+
+
+@dataclass(frozen=True, slots=True)
 class Payment:
     """The writes of one decision and their charges; `releases` are the charges of machines that are confirmed
     to be gone or were never created."""
@@ -60,11 +80,12 @@ class Payment:
     releases: Sequence[Charge] = ()
     checks: Sequence[Check] = ()
     request_id: str | None = None
+    updates: Sequence[LedgerUpdate] = ()
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """The accounts of all charges and releases, sorted by ledger."""
-        accounts: set[Account] = set()
+        """The accounts of all charges, releases and updates, sorted by ledger."""
+        accounts = {update.account for update in self.updates}
         for charge in (*self.charges, *self.releases):
             accounts.update(charge.accounts)
         return tuple(sorted(accounts, key=lambda account: account.ledger_name))
@@ -190,6 +211,9 @@ class LedgerCommitter:
             releases = [charge for charge in payment.releases if account in charge.accounts]
             ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
             settled, result = settle_charges(ledger, releases, charges, now)
+            for update in payment.updates:
+                if update.account == account:
+                    settled = update.apply_to(settled, now)
             updates.results.append(result)
             # The expected revision makes concurrent payments conflict, so that no charge is lost and no limit
             # is exceeded (I-20, I-22).

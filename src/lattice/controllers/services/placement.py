@@ -13,31 +13,43 @@ from typing import Any
 from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.services.ledger_commit import OverBudget
+from lattice.controllers.services.ledger_commit import (
+    CommittedPayment,
+    LedgerCommitter,
+    LedgerUpdate,
+    OverBudget,
+    Payment,
+)
+from lattice.controllers.services.observed_machines import ObservedMachineRecorder
 from lattice.controllers.services.placement_writer import PlacementWriter
-from lattice.controllers.services.world_cache import WorldCache, is_spec_or_metadata_change
+from lattice.controllers.services.world_cache import (
+    AdapterLookup,
+    WorldCache,
+    is_spec_or_metadata_change,
+)
+from lattice.errors import Invalid, NotFound
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, SchedulerDecision
 from lattice.kinds.workload import NO_NODE_FITS, LatticeWorkload
 from lattice.lifecycle.replica_observation import (
-    ReplicaObservation,
     SchedulingTimeout,
     observe_replicas,
 )
 from lattice.placement.feed.placement_input import CONFIG_KINDS, PricingTables
 from lattice.placement.greedy.commit_stages import StagedDecision, decide_stages
+from lattice.placement.greedy.fresh_plan import compare_with_fresh_plan, is_comparable
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.costs import paid_machines
-from lattice.placement.model.world import World
 from lattice.placement.status.fleet_status import digest_of, fleet_digest
 from lattice.placement.status.placement_conditions import (
     PlacementStatus,
     decide_with_verdict,
     placement_status,
 )
+from lattice.placement.status.refused_purchases import changed_refusals, refused_purchases
 from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"
@@ -83,7 +95,7 @@ class PlacementController:
 
     context: ControllerContext
     pricing_tables: Callable[[], PricingTables] = builtin_pricing_tables
-    adapters: frozenset[str] | None = None
+    adapters: AdapterLookup | None = None
     run_in_background: BackgroundRunner = run_inline
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
     resync_s: float = 30.0
@@ -94,8 +106,14 @@ class PlacementController:
     def __post_init__(self) -> None:
         self._world_cache = WorldCache(self.context, self.pricing_tables, self.adapters)
         self._writer = PlacementWriter(self.context)
+        self._machine_recorder = ObservedMachineRecorder(self.context)
+        self._committer = LedgerCommitter(
+            self.context.store, self.context.clock, self.context.term, self.context.new_uid
+        )
         self._has_unplaced = self._has_unsettled = True
         self._last_duration_s = 0.0
+        # The fleet that was compared last with a fresh plan, and the result.
+        self._comparison: tuple[Hashable, Mapping[str, str]] | None = None
 
     def loop(self) -> Loop:
         config_sources = [Source(self.context.cache(kind), self.keys_for_config) for kind in CONFIG_KINDS]
@@ -138,6 +156,9 @@ class PlacementController:
         if not (self._world_cache.has_changes or self._has_unplaced or self._has_unsettled):
             return None
         await self._world_cache.catch_up()
+        # Before the decision: a machine is released only when its report is stored, so that no later leader
+        # buys such a machine again.
+        await self._machine_recorder.record()
         rejected: dict[str, OverBudget] = {}
         # A ledger may reject a stage: decide again without the rejected services, on fresh caches.
         while True:
@@ -148,6 +169,7 @@ class PlacementController:
             rejected |= dict.fromkeys(rejection.services, rejection.over_budget)
             await self._world_cache.catch_up()
         decided = outcome.decided
+        await self._record_refusals(decided, rejected)
         for name in decided.placements:
             decision = outcome.service_reports[name].status.scheduler_decision
             verdict = decision.verdict if decision else "Placed"
@@ -155,25 +177,77 @@ class PlacementController:
         self._has_unplaced = bool(rejected) or any(
             placement.missing for placement in decided.placements.values()
         )
-        self._has_unsettled = bool(decided.unsettled_clusters or decided.stages)
+        self._has_unsettled = bool(decided.unsettled_clusters or decided.stages or decided.surge_returns)
         if not self._has_unsettled:
             return None
         return Requeue(max(UNSETTLED_RECHECK_S, MIN_IDLE_RATIO * self._last_duration_s))
 
+    async def _record_refusals(self, decided: StagedDecision, rejected: Mapping[str, OverBudget]) -> None:
+        """Write the purchases that a hard limit refuses now into the ledgers, and remove those that are over."""
+        over_budget = {**rejected, **self._writer.rejected_replacements}
+        refused = refused_purchases(
+            decided, {name: rejection.rejections for name, rejection in over_budget.items()}
+        )
+        ledgers = self.context.cache(LatticeLedger)
+        stored = {ledger.metadata.name: ledger for ledger in ledgers.objects()}
+        updates = []
+        for name, refusals in changed_refusals(refused, stored.values(), decided.world):
+            ledger = stored.get(name)
+            account = ledger.spec.budget if ledger is not None else decided.world.supply.budgets[name].account
+            updates.append(LedgerUpdate(account, refusals=refusals))
+        for update in updates:
+            try:
+                result = await self._committer.commit_with_charges(Payment([], updates=[update]))
+            except (NotFound, Invalid):
+                # The budget was deleted since the decision and has no ledger, or an operator must restore the
+                # ledger from a backup.
+                continue
+            if isinstance(result, CommittedPayment):
+                await ledgers.wait_for(result.revision)
+
     async def _decide(self, rejected: Mapping[str, OverBudget]) -> PlacementOutcome:
         context = self.context
         now = context.clock.now()
+        # First, since this waits: everything below is read at one moment.
+        world = await self._world_cache.world(now)
         services = context.cache(LatticeService).objects()
         workloads = context.cache(LatticeWorkload).objects()
         nodes = context.cache(LatticeNode).objects()
         paid = list(paid_machines(context.cache(LatticeLedger).objects()).values())
-        world = self._world_cache.world(now)
         timeout = SchedulingTimeout(now, timedelta(seconds=self.unschedulable_grace_s))
 
         # Everything that the thread reads is captured here: the caches change while the thread runs.
         def decide() -> PlacementOutcome:
             observation = observe_replicas(services, workloads, nodes, timeout, paid)
-            return self._decide_sync(world, observation, rejected)
+            decided = decide_stages(
+                world,
+                observation,
+                excluded_services={name: str(over) for name, over in rejected.items()},
+                over_budget=self._writer.over_budget_groups,
+            )
+            decided.cost_messages = self._cost_messages(decided)
+            fleet_state = fleet_digest(decided.fleet) if decided.placements or rejected else ""
+            decisions = {
+                name: self._decision_for(decided, placement, fleet_state)
+                for name, placement in decided.placements.items()
+            }
+            for name, over_budget in rejected.items():
+                digest = digest_of(decided.demands[name], fleet_state)
+                decision = world.services[name].status.scheduler_decision
+                # If the inputs are the same, the stored decision stays, even if amounts in its text have changed.
+                if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
+                    decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
+                decisions[name] = decision
+            self._decision_cache = {
+                name: cached for name, cached in self._decision_cache.items() if name in world.services
+            }
+            return PlacementOutcome(
+                decided,
+                {
+                    name: placement_status(service, decided, decisions.get(name))
+                    for name, service in world.services.items()
+                },
+            )
 
         started_at = context.clock.monotonic()
         outcome: PlacementOutcome = await self.run_in_background(decide)
@@ -182,34 +256,23 @@ class PlacementController:
         self._last_duration_s = context.clock.monotonic() - started_at
         return outcome
 
-    def _decide_sync(
-        self, world: World, observation: ReplicaObservation, rejected: Mapping[str, OverBudget]
-    ) -> PlacementOutcome:
-        decided = decide_stages(
-            world, observation, excluded_services=rejected, over_budget=self._writer.over_budget_groups
-        )
-        fleet_state = fleet_digest(decided.fleet) if decided.placements or rejected else ""
-        decisions = {
-            name: self._decision_for(decided, placement, fleet_state)
-            for name, placement in decided.placements.items()
-        }
-        for name, over_budget in rejected.items():
-            digest = digest_of(world.demands[name], fleet_state)
-            decision = world.services[name].status.scheduler_decision
-            # If the inputs are the same, the stored decision stays, even if amounts in its text have changed.
-            if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
-                decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
-            decisions[name] = decision
-        self._decision_cache = {
-            name: cached for name, cached in self._decision_cache.items() if name in world.services
-        }
-        return PlacementOutcome(
-            decided,
-            {
-                name: placement_status(service, decided, decisions.get(name))
-                for name, service in world.services.items()
-            },
-        )
+    def _cost_messages(self, decided: StagedDecision) -> Mapping[str, str] | None:
+        """Why the bill is higher than that of a fresh plan, by service; None while something is unsettled. The
+        comparison of an unchanged fleet is reused."""
+        if (
+            decided.unsettled_clusters
+            or decided.stages
+            or decided.surge_returns
+            or not is_comparable(decided.fleet)
+        ):
+            return None
+        demands = tuple(decided.world.demands.values())
+        # Caps and spending of budgets change with time alone, and are no reason to compare again.
+        limits = tuple((budget.name, budget.limit) for budget in decided.fleet.ledgers.budgets.values())
+        key = (fleet_digest(decided.fleet), demands, limits)
+        if self._comparison is None or self._comparison[0] != key:
+            self._comparison = (key, compare_with_fresh_plan(decided.world, decided.fleet).messages)
+        return self._comparison[1]
 
     def _decision_for(
         self, decided: StagedDecision, placement: Placement, fleet_state: str

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.controllers.runtime.object_writes import put_new, with_metadata, with_spec, with_status
+from lattice.controllers.services.joined_nodes import claim_writes, made_nodes, release_writes
 from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.object_lifecycle import mark_for_deletion
 from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import (
@@ -24,6 +26,7 @@ from lattice.kinds.service import (
     ServicePlacement,
     ServiceStatus,
 )
+from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import CommitStage, StagedDecision
@@ -32,7 +35,7 @@ from lattice.placement.greedy.unschedulable import is_within_limits
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
 from lattice.placement.status.fleet_status import cluster_labels, cluster_object
-from lattice.placement.status.placement_conditions import PlacementStatus
+from lattice.placement.status.placement_conditions import WOULD_MOVE, PlacementStatus
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
@@ -77,10 +80,13 @@ class PlacementWriter:
         self._context = context
         self._services, self._clusters = context.cache(LatticeService), context.cache(LatticeCluster)
         self._ledgers, self._nodes = context.cache(LatticeLedger), context.cache(LatticeNode)
+        self._workloads = context.cache(LatticeWorkload)
         self._ledger_committer = LedgerCommitter(context.store, context.clock, context.term, context.new_uid)
         self._recorder = context.recorder("services")
         # Node groups with an unpaid machine whose charge a ledger rejected in the last write.
         self.over_budget_groups: frozenset[NodeGroupKey] = frozenset()
+        # The rejections of unpaid machines in the last write, by latticecluster/NAME.
+        self.rejected_replacements: dict[str, OverBudget] = {}
 
     async def write(
         self, decided: StagedDecision, statuses: Mapping[str, PlacementStatus]
@@ -104,6 +110,7 @@ class PlacementWriter:
                 return rejection
             for stage in stages:
                 written.update(stage.services)
+        await self._return_surge_machines(decided)
         # Shrink first, so that a machine that no service needs any more is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
@@ -151,7 +158,7 @@ class PlacementWriter:
 
     async def _wait_for_caches(self, revision: int) -> None:
         """Wait for the caches: the next write is built from the result of the previous write."""
-        for cache in (self._services, self._clusters, self._ledgers):
+        for cache in (self._services, self._clusters, self._ledgers, self._nodes):
             await cache.wait_for(revision)
 
     def _machine_writes(
@@ -169,6 +176,7 @@ class PlacementWriter:
             if cluster is None:
                 continue
             existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            writes += claim_writes(fleet, cluster, self._nodes, self._recorder)
             counts = dict(desired[name])
             if existing is None or entry is None:
                 template = cluster_object(cluster, fleet)
@@ -224,6 +232,7 @@ class PlacementWriter:
             previous,
             placements=placements,
             scheduler_decision=report.status.scheduler_decision,
+            remediation=report.status.remediation,
             conditions=merge_conditions(previous.conditions, report.conditions, now),
         )
         if status == previous:
@@ -253,7 +262,25 @@ class PlacementWriter:
             yield self._recorder.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
         stale = find_condition(status.conditions, STALE_CONDITION)
         if stale and stale.status == "True" and _is_news(stale, previous):
-            yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
+            # Only a violated rule needs an action.
+            if stale.reason == WOULD_MOVE:
+                yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
+            else:
+                yield self._recorder.event(service, "CostsMore", stale.message)
+        earlier_records = {(record.offer, record.node_class): record for record in previous.remediation}
+        for record in status.remediation:
+            earlier = earlier_records.get((record.offer, record.node_class))
+            if record.refused and not (earlier and earlier.refused):
+                shortage = f": need {record.need}, have {record.have}" if record.need else ""
+                message = (
+                    f"No further machine of class {record.node_class} is bought in {record.offer}: "
+                    f"{record.reason}{shortage}"
+                )
+                yield self._recorder.event(service, "MachineRefused", message, warning=True)
+            elif record.reason and not (earlier and earlier.reason == record.reason):
+                shortage = f": need {record.need}, have {record.have}" if record.need else ""
+                message = f"No machine is bought for a waiting replica: {record.reason}{shortage}"
+                yield self._recorder.event(service, "NoMachine", message, warning=True)
 
     def _stage_events(
         self, decided: StagedDecision, stages: Sequence[CommitStage], machines: _MachineWrites
@@ -277,11 +304,43 @@ class PlacementWriter:
                 cluster, node_class = remediation.node_group
                 if remediation.machines:
                     outcome = f"adding {pluralize(remediation.machines, 'node')} of class {node_class}"
-                else:
+                elif remediation.is_moved:
                     outcome = "placing the replicas elsewhere"
+                else:
+                    outcome = f"a node of class {node_class} that is being added has free capacity"
                 replicas = pluralize(remediation.replicas, "replica")
                 message = f"No node of cluster {cluster} accepts {replicas} of the service; {outcome}"
                 yield self._recorder.event(service, "NoNodeFits", message, warning=True)
+
+    async def _return_surge_machines(self, decided: StagedDecision) -> None:
+        """Decommission machines that were bought for surge replicas of updates that have ended; the drain
+        moves their replicas to the free capacity of the other machines first."""
+        for returned in decided.surge_returns:
+            cluster, node_class = returned.node_group
+            existing, entry = self._clusters.get(f"/{cluster}"), self._clusters.entry(f"/{cluster}")
+            node, node_entry = self._nodes.get(f"/{returned.node}"), self._nodes.entry(f"/{returned.node}")
+            if existing is None or entry is None or node is None or node_entry is None:
+                continue
+            if node.metadata.deletion_timestamp:
+                continue
+            counts = dict(existing.spec.nodes)
+            counts[node_class] = max(0, counts.get(node_class, 0) - 1)
+            spec = msgspec.structs.replace(
+                existing.spec, nodes={name: count for name, count in counts.items() if count}
+            )
+            mark = with_metadata(
+                node_entry,
+                lambda metadata: mark_for_deletion({"metadata": metadata}, now=self._context.timestamp)[
+                    "metadata"
+                ],
+            )
+            message = f"Decommissioning {returned.node}: the update that needed the machine has ended"
+            writes = [with_spec(entry, spec), mark]
+            for name in returned.services:
+                service = decided.world.services[name]
+                writes.append(self._recorder.event(service, "SurgeMachineReturned", message))
+            await self._nodes.wait_for(await self._context.commit(writes))
+            await self._clusters.wait_for(self._nodes.revision)
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.
@@ -295,6 +354,7 @@ class PlacementWriter:
         for name, node_class in decided.paid_in_advance:
             classes_by_cluster.setdefault(name, []).append(node_class)
         self.over_budget_groups = frozenset()
+        self.rejected_replacements = {}
         for existing in self._clusters.objects():
             name = existing.metadata.name
             cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
@@ -302,7 +362,7 @@ class PlacementWriter:
             leaving: list[tuple[Entry, LatticeNode]] = []
             # In these classes, the replacement of a leaving node is paid before the node is removed.
             for node_class in sorted(classes_by_cluster.get(name, ())):
-                in_cluster = self._nodes.by_index("cluster", name)
+                in_cluster = made_nodes(self._nodes.by_index("cluster", name))
                 nodes = [node for node in in_cluster if node.spec.node_class == node_class]
                 marked = [node for node in nodes if node.metadata.deletion_timestamp]
                 first = min(marked, key=lambda node: node.metadata.name, default=None)
@@ -322,6 +382,7 @@ class PlacementWriter:
             result = await self._ledger_committer.commit_with_charges(Payment(writes, charges, checks=checks))
             if isinstance(result, OverBudget):
                 self.over_budget_groups |= {(name, charge.lot.node_class) for charge in charges}
+                self.rejected_replacements[f"latticecluster/{name}"] = result
             else:
                 await self._wait_for_caches(result.revision)
 
@@ -336,6 +397,7 @@ class PlacementWriter:
             # cluster of a deleted pool or a withdrawn offer keeps its machines while it has replicas.
             if entry is None or name in decided.unsettled_clusters or is_orphaned_in_use:
                 continue
+            await self._release_joined_machines(decided, name)
             target = decided.desired_machines.get(name, Counter())
             counts = {
                 node_class: min(count, target[node_class]) for node_class, count in cluster.spec.nodes.items()
@@ -359,6 +421,16 @@ class PlacementWriter:
                     [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]
                 )
             await self._refund_unmade_machines(name)
+
+    async def _release_joined_machines(self, decided: StagedDecision, cluster: str) -> None:
+        """Give back the joined machines that the cluster no longer needs."""
+        if not any(node.is_joined_machine for node in self._nodes.by_index("cluster", cluster)):
+            return
+        # A binding writes its node: with a workload cache as fresh as the node cache, no bound replica is
+        # missed, and a later binding conflicts with the release.
+        await self._workloads.wait_for(self._nodes.revision)
+        writes = release_writes(decided.fleet, cluster, self._nodes, self._workloads, self._recorder)
+        await self._commit(list(writes))
 
     async def _refund_unmade_machines(self, name: str) -> None:
         """Release the charges of machines that were never created.
@@ -385,7 +457,7 @@ class PlacementWriter:
     def _unmade_machine_charges(self, cluster: str, desired: Mapping[str, int]) -> list[Charge]:
         """The charges of paid machines without a node; the cluster controller would never release these
         charges."""
-        nodes = self._nodes.by_index("cluster", cluster)
+        nodes = made_nodes(self._nodes.by_index("cluster", cluster))
         leaving = Counter(node.spec.node_class for node in nodes if node.metadata.deletion_timestamp)
         staying = Counter(node.spec.node_class for node in nodes) - leaving
         ledgers = self._ledgers.objects()

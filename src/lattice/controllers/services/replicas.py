@@ -1,6 +1,7 @@
 """Reconcile the workloads of services: create and delete replicas as placed, and roll out template changes
 step by step."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +18,27 @@ from lattice.controllers.runtime.object_writes import (
     with_spec,
     with_status,
 )
+from lattice.diagnosis.blocker import facts_from
+from lattice.diagnosis.machines import capacity_text
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
-from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
+from lattice.kinds.meta.quantity import without_amounts
+from lattice.kinds.service import (
+    NO_SURGE_CAPACITY,
+    PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
+    SCALE_DOWN_WAITS,
+    LatticeService,
+)
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.replica_observation import (
     holds_machine,
     is_owned,
     is_terminating,
+    purchase_blocker,
     unschedulable_reason,
 )
 from lattice.lifecycle.replica_template import (
@@ -37,12 +49,15 @@ from lattice.lifecycle.replica_template import (
     in_node_group,
     labels_for,
     node_group_of,
+    planned_machines,
     workload_template,
 )
+from lattice.lifecycle.retry import FINAL_SERVICE_FAILURES
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
+from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
-ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
+ROLLING_OUT = "RollingOut"
 
 
 @dataclass
@@ -123,7 +138,7 @@ class ReplicaController:
         spec = workload_template(service)
         # A terminating replica on an unreachable node does not block the rollout.
         replicas = [
-            self._replica(workload)
+            self._replica(workload, service)
             for workload in owned
             if not (is_terminating(workload) and workload.status.actual_state == "Unknown")
         ]
@@ -133,8 +148,10 @@ class ReplicaController:
             replicas,
             service.spec.min_replicas,
             self._scale_down_limits(key),
+            _final_failure(service, spec.revision),
         )
-        if steps.is_rolling or steps.is_waiting:
+        progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if steps.is_rolling or steps.is_waiting or is_under_way(progressing, steps):
             self._awaiting_ready.add(key)
         else:
             self._awaiting_ready.discard(key)
@@ -145,7 +162,11 @@ class ReplicaController:
         # The slot is part of the name of a workload. Therefore a slot is free only if no workload of a
         # service of this name has the slot, not even a workload of an earlier service.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
-        specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
+        machines = planned_machines(service)
+        specs = {
+            node_group: in_node_group(spec, node_group, machines.get(node_group))
+            for node_group in set(steps.start)
+        }
         for node_group in steps.start:
             workload = build_workload(service, specs[node_group], next(slots), owner)
             groups.append([put_new(workload, uid=self.context.new_uid(), now=self.context.timestamp)])
@@ -197,8 +218,11 @@ class ReplicaController:
 
         return ScaleDownLimits(is_shared, min_nodes)
 
-    def _replica(self, workload: LatticeWorkload) -> Replica:
-        status = workload.status
+    def _replica(self, workload: LatticeWorkload, service: LatticeService) -> Replica:
+        status, retry = workload.status, workload.status.retry
+        unschedulable = unschedulable_reason(workload)
+        if unschedulable and (blocker := purchase_blocker(service, workload.spec.cluster)):
+            unschedulable = blocker
         return Replica(
             name=workload.metadata.name,
             slot=workload.spec.slot,
@@ -207,8 +231,11 @@ class ReplicaController:
             is_ready=status.ready is True and not self.evictions.eviction_of(workload).is_active,
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
-            failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
-            unschedulable_reason=unschedulable_reason(workload),
+            failure=(status.failure_reason or "Failed") if is_failing(workload) else "",
+            unschedulable_reason=unschedulable,
+            has_failed_finally=retry is not None
+            and retry.final
+            and retry.revision == workload.spec.effective_revision,
         )
 
     def _stop_writes(self, owned: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
@@ -228,6 +255,7 @@ class ReplicaController:
     ) -> Iterator[list[Write]]:
         """Writes for changes that need no restart: constraints, priority, labels."""
         labels, stopping_names = labels_for(service), set(stopping)
+        machines = planned_machines(service)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))
             if (
@@ -239,7 +267,7 @@ class ReplicaController:
             ):
                 continue
             desired_spec = msgspec.structs.replace(
-                in_node_group(spec, node_group_of(workload)),
+                in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload))),
                 slot=workload.spec.slot,
                 desired_state=workload.spec.desired_state,
             )
@@ -254,6 +282,7 @@ class ReplicaController:
         """The writes of the condition Progressing and of its events; only the events of scaling if the
         condition is unchanged."""
         previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        steps = dataclasses.replace(steps, unschedulable_reason=self._surge_blocker(steps, owned))
         condition = _progress(previous, revision, steps)
         entry = self._services.entry(path_of(service))
         events: list[Write] = []
@@ -267,13 +296,37 @@ class ReplicaController:
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
         if conditions == service.status.conditions:
             return events
-        if previous is None or revision not in previous.message:
+        if condition.reason != SCALE_DOWN_WAITS and (previous is None or revision not in previous.message):
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
-        if condition.reason == COMPLETE:
+        is_scaled_down = previous is not None and previous.reason == SCALE_DOWN_WAITS
+        if condition.reason == ROLLOUT_COMPLETE and not is_scaled_down:
             events.append(self._recorder.event(service, "RolloutDone", condition.message))
-        elif condition.status == "False":
+        elif (
+            condition.status == "False"
+            and condition.reason != ROLLOUT_COMPLETE
+            # A rollout that is paused for the same reason as before, with other amounts, is no news.
+            and not (
+                previous is not None
+                and previous.reason == condition.reason
+                and without_amounts(previous.message) == without_amounts(condition.message)
+            )
+        ):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
+
+    def _surge_blocker(self, steps: RolloutSteps, owned: Sequence[LatticeWorkload]) -> str:
+        """Why no node accepts a replica that the steps wait for, with what keeps Lattice from adding a machine,
+        such as a budget."""
+        if not steps.unschedulable_reason:
+            return ""
+        for workload in owned:
+            if unschedulable_reason(workload) == steps.unschedulable_reason:
+                cluster, node_class = node_group_of(workload)
+                text = capacity_text(
+                    cluster, node_class, facts_from(self.context.cache, self.context.clock.now())
+                )
+                return "; ".join(filter(None, (text, steps.unschedulable_reason)))
+        return steps.unschedulable_reason
 
 
 def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
@@ -291,7 +344,17 @@ def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
         metadata.labels,
         status.placements,
         conditions,
+        status.remediation,
     )
+
+
+def _final_failure(service: LatticeService, revision: str) -> str:
+    """The reason for which the surge replica of this revision failed for good, from the condition Progressing;
+    empty for every other state."""
+    progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+    if progress is None or progress.status != "False" or revision not in progress.message:
+        return ""
+    return progress.reason if progress.reason in FINAL_SERVICE_FAILURES else ""
 
 
 def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
@@ -299,12 +362,22 @@ def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
     return (status.ready, status.actual_state, status.failure_reason, unschedulable_reason(workload))
 
 
+def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
+    """Whether a rollout has replaced all replicas, and waits until the new replicas are ready."""
+    return (
+        progressing is not None
+        and progressing.reason not in (ROLLOUT_COMPLETE, SCALE_DOWN_WAITS)
+        and not steps.is_ready
+    )
+
+
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
     """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
-    if steps.is_rolling and steps.failure:
+    is_rolling = steps.is_rolling or is_under_way(previous, steps)
+    if is_rolling and steps.failure:
         message = f"Update to revision {revision} is paused until its replicas become ready: {steps.failure}"
         return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
-    if steps.is_rolling and steps.unschedulable_reason:
+    if is_rolling and steps.unschedulable_reason:
         message = (
             f"Update to revision {revision} waits for capacity for 1 surge replica: "
             f"{steps.unschedulable_reason}. "
@@ -313,18 +386,25 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
         return Condition(
             type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
         )
-    if steps.is_rolling:
+    if is_rolling:
         return Condition(
             type=PROGRESSING_CONDITION,
             status="True",
             reason=ROLLING_OUT,
             message=f"Replacing replicas with revision {revision}",
         )
+    if steps.is_waiting and (cause := steps.failure or steps.unschedulable_reason):
+        return Condition(
+            type=PROGRESSING_CONDITION,
+            status="False",
+            reason=SCALE_DOWN_WAITS,
+            message=f"Surplus replicas run on until the other replicas are ready: {cause}",
+        )
     if previous is None:
         return None
     return Condition(
         type=PROGRESSING_CONDITION,
         status="False",
-        reason=COMPLETE,
+        reason=ROLLOUT_COMPLETE,
         message=f"All replicas have revision {revision}",
     )

@@ -12,8 +12,9 @@ from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
+from lattice.lifecycle.service_health import crash_report, service_health
 from lattice.placement.status.fleet_status import status_with_health
-from lattice.store.protocol import Change
+from lattice.store.protocol import Change, Write
 
 # The shortest time between two updates of one service: thousands of starting replicas cause few writes.
 STATUS_INTERVAL_S = 0.5
@@ -31,6 +32,7 @@ class ServiceStatusController:
     def __post_init__(self) -> None:
         self._services = self.context.cache(LatticeService)
         self._workloads = self.context.cache(LatticeWorkload)
+        self._recorder = self.context.recorder("services")
         # The monotonic time of the next update, by service.
         self._next_update_at: dict[str, float] = {}
 
@@ -60,12 +62,16 @@ class ServiceStatusController:
         if (wait := self._next_update_at.get(key, now) - now) > 0:
             return Requeue(wait)
         replicas = self._workloads.by_index("service", key)
-        health = status_with_health(service, replicas)
-        status = msgspec.structs.replace(
-            health,
-            conditions=merge_conditions(service.status.conditions, health.conditions, self.context.timestamp),
-        )
+        health = service_health(service, replicas)
+        crashes = crash_report(service, health, replicas)
+        status = status_with_health(service, health, len(replicas))
+        current = [*status.conditions, *([crashes.condition] if crashes else [])]
+        conditions = merge_conditions(service.status.conditions, current, self.context.timestamp)
+        status = msgspec.structs.replace(status, conditions=conditions)
         if status != service.status:
             self._next_update_at[key] = now + STATUS_INTERVAL_S + INTERVAL_PER_REPLICA_S * len(replicas)
-            await self.context.commit([with_status(entry, status)])
+            writes: list[Write] = [with_status(entry, status)]
+            if crashes and crashes.event:
+                writes.append(self._recorder.event(service, "ReplicaFailing", crashes.event, warning=True))
+            await self.context.commit(writes)
         return None

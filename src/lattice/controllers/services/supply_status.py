@@ -4,29 +4,32 @@ conditions.
 One reconcile updates every object; the interval between reconciles limits the load of a busy fleet.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
+from lattice.controllers.automation.webhook_queue import WebhookCall
 from lattice.controllers.runtime.background import run_in_background
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.placement import MIN_IDLE_RATIO
-from lattice.controllers.services.world_cache import WorldCache
+from lattice.controllers.services.world_cache import AdapterLookup, WorldCache
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure, StaticStatus
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, Status, path_of
 from lattice.kinds.meta.conditions import merge_conditions
-from lattice.kinds.node_class import LatticeNodeClass
+from lattice.kinds.node_class import LatticeNodeClass, NodeClassStatus
 from lattice.kinds.pool import LatticePool
+from lattice.kinds.webhook import Notify
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.status.crossings import Crossing, find_crossings
 from lattice.placement.status.supply_status import supply_statuses, usage_by_cluster, without_minor_spend
 from lattice.store.protocol import Write
 
@@ -48,21 +51,24 @@ SUPPLY_KINDS: tuple[type[Kind], ...] = (
 
 @dataclass
 class SupplyStatusController:
-    """Write the status of supply objects; `adapters` names the providers with an adapter, `price_book`
-    returns current prices."""
+    """Write the status of supply objects; `adapters` returns the providers with an adapter, `price_book`
+    current prices."""
 
     context: ControllerContext
-    adapters: frozenset[str]
+    adapters: AdapterLookup
     price_book: Callable[[], PriceBook] = PriceBook.builtin
     min_interval_s: float = SUPPLY_INTERVAL_S
     # Building the trial fleet, the model of all machines, takes long for thousands of machines and therefore
     # runs off the event loop.
     run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = run_in_background
+    # Queues a webhook call.
+    notify: Callable[[WebhookCall], None] = lambda _: None
     name: str = "supply"
     _last_run_at: float = field(default=float("-inf"))
     _last_duration_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self._recorder = self.context.recorder("supply")
         self._world_cache = WorldCache(
             self.context, lambda: PricingTables(self.price_book()), self.adapters, SUPPLY_KINDS
         )
@@ -85,7 +91,7 @@ class SupplyStatusController:
         if (wait := self._last_run_at + interval_s - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        world = self._world_cache.world(self.context.clock.now())
+        world = await self._world_cache.world(self.context.clock.now())
         fleet = await self.run_in_background(world.build_fleet)
         used = usage_by_cluster(
             workload for workload in self.context.cache(LatticeWorkload).objects() if workload.spec.cluster
@@ -95,8 +101,15 @@ class SupplyStatusController:
             world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
         )
         groups: list[list[Write]] = []
+        notices: list[WebhookCall] = []
         for obj, status in statuses:
             previous: Status = obj.status  # type: ignore[attr-defined]
+            current = self.context.cache(type(obj)).get(path_of(obj))
+            if isinstance(status, NodeClassStatus) and isinstance(current, LatticeNodeClass):
+                # Placement writes the records of real machines meanwhile.
+                previous, status = current.status, msgspec.structs.replace(current.status, nodes=status.nodes)
+            elif isinstance(status, StaticStatus) and isinstance(current, StaticInfrastructure):
+                status = msgspec.structs.replace(status, observed=current.status.observed)
             if status.conditions is not previous.conditions:
                 conditions = merge_conditions(previous.conditions, status.conditions, self.context.timestamp)
                 status = msgspec.structs.replace(status, conditions=conditions)
@@ -104,8 +117,36 @@ class SupplyStatusController:
             # Fractions of a cent accrue all the time and are no reason to write (I-33).
             status = without_minor_spend(previous, status)
             if entry is not None and status != previous:
-                groups.append([with_status(entry, status)])
+                crossings = list(find_crossings(previous, status))
+                # The events are in the commit of the status: no crossing is lost, and none is reported twice.
+                groups.append([with_status(entry, status), *self._events(obj, crossings)])
+                notices += self._notices(obj, crossings)
         # Measure the decision only: one slow commit is no reason for longer intervals.
         self._last_duration_s = self.context.clock.monotonic() - now
         await self.context.commit_groups(groups)
+        # After the commit: if it fails, the next reconcile finds the crossings again.
+        for notice in notices:
+            self.notify(notice)
         return None
+
+    def _events(self, obj: Kind, crossings: Iterable[Crossing]) -> Iterator[Write]:
+        for crossing in crossings:
+            yield self._recorder.event(obj, crossing.reason, crossing.message, warning=crossing.is_up)
+
+    def _notices(self, obj: Kind, crossings: Iterable[Crossing]) -> Iterator[WebhookCall]:
+        """The calls of the webhook that the object names, one for each crossing."""
+        notify: Notify | None = getattr(getattr(obj, "spec", None), "notify", None)
+        if notify is None or notify.webhook is None:
+            return
+        path = f"{obj.resource.singular}/{obj.metadata.name}"
+        for crossing in crossings:
+            body = {
+                "object": path,
+                "region": crossing.region,
+                "reason": crossing.reason,
+                "condition": crossing.condition,
+                "isCrossed": crossing.is_up,
+                "message": crossing.message,
+                "time": self.context.timestamp,
+            }
+            yield WebhookCall(obj, path, notify.webhook, body)

@@ -1,7 +1,7 @@
 """Maintain the input of placement from the caches: changed objects are noted, and `world` refreshes them and
 returns a snapshot."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -9,28 +9,32 @@ import msgspec
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.kinds.meta.base import Kind, path_of
 from lattice.placement.feed.placement_input import PLACEMENT_KINDS, PlacementInput, PricingTables
+from lattice.placement.model.supply import Adapters
 from lattice.placement.model.world import World
 from lattice.store.protocol import Change
+
+AdapterLookup = Callable[[], Awaitable[Adapters]]
 
 
 class WorldCache:
     """The objects that placement reads, refreshed from the caches.
 
-    `tables` returns the current price and latency tables; `adapters` names the providers with an adapter,
-    None for all providers.
+    `tables` returns the current price and latency tables; `adapters` returns the providers with an adapter
+    and the runtimes of their machines, None for all providers.
     """
 
     def __init__(
         self,
         context: ControllerContext,
         tables: Callable[[], PricingTables],
-        adapters: frozenset[str] | None,
+        adapters: AdapterLookup | None,
         kinds: Sequence[type[Kind]] = PLACEMENT_KINDS,
     ) -> None:
         self._context = context
         self._tables = tables
         self._kinds = kinds
-        self._input = PlacementInput(adapters, kinds)
+        self._adapters = adapters
+        self._input = PlacementInput(None, kinds)
         # The changed objects, in the order of the changes: the order of the objects, and with it every
         # decision, must not depend on hashes.
         self._dirty: dict[tuple[type[Kind], str], None] = {}
@@ -53,8 +57,10 @@ class WorldCache:
         for kind in self._kinds:
             await self._context.cache(kind).wait_for(revision)
 
-    def world(self, now: datetime) -> World:
+    async def world(self, now: datetime) -> World:
         """Refresh the changed objects and return a snapshot that later changes do not affect."""
+        if self._adapters is not None:
+            self._input.adapters = await self._adapters()
         if not self._is_filled:
             self._dirty.clear()
             for kind in self._kinds:

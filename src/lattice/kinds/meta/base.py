@@ -42,6 +42,8 @@ class Column(msgspec.Struct, frozen=True):
     type: Literal["string", "integer", "number", "boolean", "date"] = "string"
     priority: int = 0
     description: str = ""
+    # Shown for an object without the field: the value that counts when a user states none.
+    default: int | None = None
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -57,8 +59,10 @@ class Resource(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...] = ()
     has_status: bool = True
     scale_path: str = ""  # path of the integer that /scale changes, such as "spec.replicas.min"
+    scale_default: int = 0  # the number that counts while the object states none
     # For a managed kind: the object that a user declares instead. Empty for a kind that users write.
     managed_hint: str = ""
+    list_hint: str = ""  # a warning with every list, for a kind that has no objects
     verbs: tuple[str, ...] = (
         "create",
         "delete",

@@ -10,7 +10,7 @@ import msgspec
 from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
 
-MAX_BYTES = 1 << 20  # per object; the store's limit for a commit
+MAX_BYTES = 3 << 20  # per body, as in Kubernetes; a store may hold less
 MAX_VALUES = 10_000  # per object
 MAX_DEPTH = 32  # nesting of an object
 # A body may also have managedFields, which nest a few levels deeper than the described object.
@@ -45,7 +45,13 @@ def parse_json(body: bytes) -> Parsed:
         parsed = Parsed(_STRICT_DECODER.decode(text), [])
     # Repeated keys are rare. Only a body that has them is parsed a second time, with all keys.
     except _RepeatedKeyError:
-        parsed = _parse_with_duplicates(text)
+        duplicates: dict[str, None] = {}
+        try:
+            raw = _DUPLICATES_DECODER.decode(text)
+            _check_limits(raw, text)
+        except (json.JSONDecodeError, RecursionError, Malformed) as e:
+            raise _parse_error(e, text) from e
+        parsed = Parsed(_merge_duplicates(raw, "", duplicates), list(duplicates))
     except (json.JSONDecodeError, RecursionError, Malformed) as e:
         raise _parse_error(e, text) from e
     _check_limits(parsed.value, text)
@@ -88,16 +94,6 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
 
 # The prefix of a word that the JSON decoder parses as a number.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
-
-
-def _parse_with_duplicates(text: str) -> Parsed:
-    duplicates: dict[str, None] = {}
-    try:
-        raw = _DUPLICATES_DECODER.decode(text)
-        _check_limits(raw, text)
-    except (json.JSONDecodeError, RecursionError, Malformed) as e:
-        raise _parse_error(e, text) from e
-    return Parsed(_merge_duplicates(raw, "", duplicates), list(duplicates))
 
 
 def _merge_duplicates(raw: Any, path: str, duplicates: dict[str, None]) -> Any:

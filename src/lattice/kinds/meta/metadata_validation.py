@@ -1,5 +1,7 @@
 """Validate object metadata: names, labels, annotations and finalizers by the grammar of Kubernetes."""
 
+from collections.abc import Sequence
+
 from msgspec import inspect
 
 from lattice.kinds.meta.base import Metadata, Resource
@@ -54,7 +56,21 @@ def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Objec
     for i, finalizer in enumerate(validated.get("finalizers", ())):
         if problem := label_key_problem(finalizer):
             out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)
+    _check_controllers(validated.get("ownerReferences", ()), out)
     return validated
+
+
+def _check_controllers(references: Sequence[Object], out: Findings) -> None:
+    """An object has at most one owner that controls it: two controllers would undo each other's changes."""
+    controllers = [
+        reference["kind"] + "/" + reference["name"] for reference in references if reference.get("controller")
+    ]
+    if len(controllers) > 1:
+        out.add_cause(
+            "metadata.ownerReferences",
+            'Invalid value: only one reference can have controller set to true; found "true" in references for '
+            + " and ".join(controllers),
+        )
 
 
 def name_problem(resource: Resource, name: str) -> str:

@@ -34,7 +34,20 @@ def new_object(obj: Object, *, uid: str, now: str) -> Object:
 def updated_object(old: Object, new: Object, *, status: bool) -> Object:
     """The object that replaces `old`: a write through /status changes only the status, any other write
     changes all but the status."""
-    _check_same_uid(old, new)
+    # Raise Invalid if `new` names the uid of another object.
+    uid = new["metadata"].get("uid")
+    if uid and uid != old["metadata"]["uid"]:
+        actual = old["metadata"]["uid"]
+        raise Invalid(
+            "belongs to another object",
+            where="metadata.uid",
+            fix="read the object again: it was deleted and created again",
+            causes=[
+                Cause(
+                    "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {actual}'
+                )
+            ],
+        )
     if status:
         body = {**old, "status": new.get("status", {})}
     else:
@@ -59,23 +72,6 @@ def updated_object(old: Object, new: Object, *, status: bool) -> Object:
     if _content(old) != _content(body):
         metadata["generation"] = old["metadata"].get("generation", 1) + 1
     return {**body, "metadata": metadata}
-
-
-def _check_same_uid(old: Object, new: Object) -> None:
-    """Raise Invalid if `new` names the uid of another object."""
-    uid = new["metadata"].get("uid")
-    if uid and uid != old["metadata"]["uid"]:
-        actual = old["metadata"]["uid"]
-        raise Invalid(
-            "belongs to another object",
-            where="metadata.uid",
-            fix="read the object again: it was deleted and created again",
-            causes=[
-                Cause(
-                    "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {actual}'
-                )
-            ],
-        )
 
 
 def _check_no_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -18,6 +18,10 @@ Quantity = int | str | float
 # A plain number that is never negative: money, cores, GiB, shares.
 Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
+# Cores as written: 2, 0.5 or "500m". In a schema of Kubernetes an int-or-string excludes 0.5, so the schema leaves
+# the type open, and the kind checks the value.
+Cores = Annotated[Quantity, Meta(extra_json_schema={"x-kubernetes-preserve-unknown-fields": True})]
+
 MILLI = 1000
 MICRO = 1_000_000  # micro-dollars in one dollar
 MILLIONTHS = 1_000_000  # millionths in 1; shares, utilisation and factors are counted in millionths
@@ -180,6 +184,31 @@ def format_dollars(micros: int, *, signed: bool = False) -> str:
     return f"{sign}${dollars:,}.{digits}"
 
 
+_AMOUNTS = re.compile(r"\d[\d.,:]*[A-Za-z%]*")
+
+
+def without_amounts(text: str) -> str:
+    """Return the text with every number replaced, to compare what two messages say apart from amounts."""
+    return _AMOUNTS.sub("#", text)
+
+
+def format_hourly(micros: int, *, signed: bool = False) -> str:
+    """Format a rate per hour for tables and summaries, with 2 to 4 decimals: $0.20, $0.192, $0.0167; a rate below
+    a tenth of a cent keeps all its digits: $0.000833."""
+    step = 1 if abs(micros) < CENT_MICROS // 10 else 100
+    rounded = (abs(micros) + step // 2) // step * step
+    return format_dollars(-rounded if micros < 0 else rounded, signed=signed)
+
+
+def format_cents(micros: int, *, signed: bool = False) -> str:
+    """Format an amount for tables and summaries, rounded to cents: $8.74; an amount that rounds to nothing is
+    <$0.01."""
+    rounded = round_to_cents(abs(micros))
+    if micros and not rounded:
+        return "<$0.01"
+    return format_dollars(-rounded if micros < 0 else rounded, signed=signed)
+
+
 def pluralize(count: int, noun: str) -> str:
     """Return the count with its noun: 1 replica, 2 replicas, 2 classes."""
     plural = "es" if noun.endswith("s") else "s"
@@ -218,6 +247,14 @@ def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], 
             parse(value)
     except Invalid as error:
         yield Cause(path, error.message)
+
+
+def cores_problems(path: str, value: Quantity | None) -> Iterator[Cause]:
+    """One cause if the value is no number of cores, or more cores than any plain number may state."""
+    problems = list(quantity_problems(path, value, parse_cores))
+    yield from problems
+    if value is not None and not problems and parse_cores(value) > MAX_PLAIN_NUMBER * MILLI:
+        yield Cause(path, f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")
 
 
 def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:

@@ -49,7 +49,11 @@ def struct_schema(info: inspect.Type) -> Schema:
 def _schema(info: inspect.Type) -> Schema:
     match info:
         case inspect.Metadata():
-            return _schema(info.type) | (info.extra_json_schema or {})
+            schema = _schema(info.type) | (info.extra_json_schema or {})
+            if schema.get("x-kubernetes-preserve-unknown-fields"):
+                # A value of any type: int-or-string would exclude fractions.
+                schema.pop("x-kubernetes-int-or-string", None)
+            return schema
         case inspect.StructType():
             return struct_schema(info)
         case inspect.StrType():

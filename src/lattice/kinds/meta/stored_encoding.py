@@ -34,14 +34,22 @@ def pack(resource: Resource, obj: Object) -> bytes:
 
 
 def unpack(value: bytes, revision: int) -> Object:
-    """Decode a stored object and insert its revision."""
+    """Decode a stored object and insert its revision; revision 0 stands for an object that was never
+    stored."""
     obj: Object = decode_stored(value)
-    obj["metadata"]["resourceVersion"] = str(revision)
+    if revision:
+        obj["metadata"]["resourceVersion"] = str(revision)
     return obj
 
 
 def splice_revision(value: bytes, at: int, revision: int) -> bytes:
-    """The JSON of a stored object with its revision; `at` is the length of the prefix of its kind."""
+    """The JSON of a stored object with its revision; `at` is the length of the prefix of its kind.
+
+    Revision 0 stands for an object that was never stored, such as the answer to the dry run of a create: clients
+    of Kubernetes read the absent resourceVersion as "would be created".
+    """
+    if not revision:
+        return value
     # Metadata has at least a name, so a field always follows the comma.
     return b'%b"resourceVersion":"%d",%b' % (value[:at], revision, value[at:])
 

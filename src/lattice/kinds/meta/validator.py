@@ -2,6 +2,7 @@
 every problem."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Findings:
 
     defaulting: bool = True
     unknown_fields: list[str] = field(default_factory=list)
+    # By path of an unknown field: `; did you mean compliance?`, where a declared field is near.
+    hints: dict[str, str] = field(default_factory=dict)
     causes: list[Cause] = field(default_factory=list)
 
     def add_cause(self, path: str, message: str, reason: str = "FieldValueInvalid") -> None:
@@ -156,7 +159,7 @@ def _array(schema: Schema) -> Validator:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, list):
-            return out.add_invalid_value(path, value, rule)
+            return out.add_invalid_value(path, value, _list_rule(value, rule))
         if len(value) < min_items:
             out.add_invalid_value(path, value, f"must have {min_items} items or more")
         if max_items is not None and len(value) > max_items:
@@ -169,6 +172,30 @@ def _array(schema: Schema) -> Validator:
         return validated
 
     return walk
+
+
+def _list_rule(value: Any, rule: str) -> str:
+    """The rule of a list of strings, with the user's own words as a list if the user wrote one string."""
+    if not isinstance(value, str) or not value.strip() or not rule.endswith("]"):
+        return rule
+    try:
+        words = shlex.split(value)
+    # An open quote.
+    except ValueError:
+        words = value.split()
+    return f"must be a list, such as {truncated_json(words)}"
+
+
+def _map_rule(value: Any) -> str:
+    """The rule of a map, with an example if the user wrote a list of named items, as Kubernetes does."""
+    rule = "must be a map, written as `name: value` lines"
+    first = value[0] if isinstance(value, list) and value else None
+    if not isinstance(first, dict):
+        return rule
+    name = first.get("name")
+    inner = {key: item for key, item in first.items() if key != "name"}
+    example = truncated_json({name if isinstance(name, str) else "main": inner})
+    return f"{rule}, not a list: such as {example}"
 
 
 def _uniqueness(schema: Schema) -> Callable[[list[Any], str, Findings], None] | None:
@@ -196,7 +223,7 @@ def _map(schema: Schema) -> Validator:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
-            return out.add_invalid_value(path, value, "must be a map, written as `name: value` lines")
+            return out.add_invalid_value(path, value, _map_rule(value))
         if item is None:
             return value
         return {name: item(item_value, join_path(path, name), out) for name, item_value in value.items()}
@@ -220,7 +247,10 @@ def _record(schema: Schema) -> Validator:
                 if keeps_unknown_fields:
                     result[name] = child
                 else:
-                    out.unknown_fields.append(join_path(path, name))
+                    unknown_path = join_path(path, name)
+                    out.unknown_fields.append(unknown_path)
+                    if hint := did_you_mean(name, fields):
+                        out.hints[unknown_path] = hint
             # An explicit null is the same as an absent field.
             elif child is not None:
                 result[name] = validate(child, f"{path}.{name}" if path else name, out)

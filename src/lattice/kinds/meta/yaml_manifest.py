@@ -10,7 +10,6 @@ import yaml
 from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
 from lattice.kinds.meta.json_body import (
-    MAX_BYTES,
     MAX_DEPTH,
     MAX_VALUES,
     Parsed,
@@ -20,9 +19,9 @@ from lattice.kinds.meta.json_body import (
 )
 
 __all__ = [
-    "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_VALUES",
+    "MAX_YAML_BYTES",
     "Document",
     "Mark",
     "Parsed",
@@ -31,6 +30,9 @@ __all__ = [
     "load_documents",
     "parse_json",
 ]
+
+# Per object: the YAML reader is slow, and large objects are written by programs, as JSON.
+MAX_YAML_BYTES = 1 << 20
 
 # The loader of libyaml is faster, but PyYAML may be built without libyaml.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -240,7 +242,7 @@ class _Composer:
             self._fail(
                 event, f"has more than {MAX_VALUES:,} values", "split the file into several objects", TooLarge
             )
-        if event.end_mark.index - self.start_offset > MAX_BYTES:
+        if event.end_mark.index - self.start_offset > MAX_YAML_BYTES:
             self._fail(event, "is larger than 1 MiB", "split the file into several objects", TooLarge)
 
     def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:

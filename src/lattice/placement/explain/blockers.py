@@ -25,7 +25,13 @@ from lattice.placement.model.demand import (
 )
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.plugins.filters.available import OfferClosed, ReplicaTooLarge
+from lattice.placement.plugins.filters.affinity import AffinityUnmet, AntiAffinityViolated, waiting_reason
+from lattice.placement.plugins.filters.available import (
+    MachinesDiffer,
+    OfferClosed,
+    ReplicaTooLarge,
+    RuntimeMissing,
+)
 from lattice.placement.plugins.filters.budget import (
     OverBudget,
     UnknownPrice,
@@ -42,7 +48,9 @@ from lattice.placement.plugins.rejection_reasons import FixedReason, MissingProp
 # The name of a filter plugin, with a reported shortfall.
 FilterShortfall = tuple[str, Shortfall]
 
-LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
+LimitKind = Literal[
+    IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode", "runtime", "realMachines"
+]
 IGNORABLE_LIMITS: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
 _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "prices": "unknown prices",
@@ -56,6 +64,8 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "gpuModel": "the required GPU model",
     "taints": "untolerated taints",
     "perNode": "the limit of replicas per machine",
+    "runtime": "machines without the required runtime",
+    "realMachines": "real machines that did not accept a replica",
 }
 # Number of replicas that a feasibility check places first; see is_feasible.
 PROBE_REPLICAS = 256
@@ -151,11 +161,13 @@ def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
         kinds.append("budget")
     kinds.append("capacity")
     # A dependency without a replica has no place yet, so no latency to the dependency is known.
-    if any(not fleet.assignments.get(target) for _, target in demand.latency_to):
+    if any(not fleet.assignments.get(target) for _, target in demand.latency_to) or any(
+        term.is_anti or fleet.groups.is_waiting_for(demand, term) for term in demand.required_terms
+    ):
         kinds.append("dependencies")
     if any(offer.overflow is not None for offer in fleet.offers):
         kinds.append("overflow")
-    if any(offer.reserved_nodes and offer.name not in demand.usable_reserves for offer in fleet.offers):
+    if any(offer.has_reserve and offer.name not in demand.usable_reserves for offer in fleet.offers):
         kinds.append("reservation")
     kinds.extend(_service_limits(demand, fleet))
     blockers: list[Blocker] = list(demand.requirements)
@@ -179,6 +191,10 @@ def _service_limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
         yield "taints"
     if demand.max_per_node:
         yield "perNode"
+    if not demand.runtimes.isdisjoint(fleet.quotes.catalog.lacking_runtime):
+        yield "runtime"
+    if demand.refusals:
+        yield "realMachines"
 
 
 def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
@@ -200,6 +216,10 @@ def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
                 relaxed = replace(relaxed, tolerations=tolerations)
             case "perNode":
                 relaxed = replace(relaxed, max_per_node=0)
+            case "runtime":
+                relaxed = replace(relaxed, runtimes=frozenset())
+            case "realMachines":
+                relaxed = replace(relaxed, refusals=())
             case "prices" | "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
                 relaxed = replace(relaxed, ignored_limits=relaxed.ignored_limits | {blocker.kind})
     return relaxed
@@ -221,7 +241,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
     """
     probe_count = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
     # Spread and overflow depend on the replicas so far: a probe of the first replicas proves nothing.
-    if demand.replicas <= probe_count or demand.spread or fleet.table.overflow_rows:
+    if demand.replicas <= probe_count or demand.spread or demand.required_terms or fleet.table.overflow_rows:
         return False
     with fleet.what_if():
         if not place(replace(demand, replicas=probe_count), fleet).is_complete:
@@ -372,6 +392,15 @@ def reason_remedies(
                     if (requirement.value, requirement.amount) == (violated.value, violated.amount)
                 )
             ]
+        case AffinityUnmet(term=term) | AntiAffinityViolated(term=term):
+            return [frozenset(own for own in demand.requirements if own.term == term)]
+        case FixedReason(plugin="Affinity"):
+            waiting = frozenset(
+                requirement
+                for requirement in demand.requirements_of("affinity")
+                if requirement.term and reason.summary() == waiting_reason(requirement.term).summary()
+            )
+            return [frozenset({LimitBlocker("dependencies")}), waiting]
         case FixedReason(plugin="Latency"):
             latency_requirements = frozenset(
                 requirement
@@ -389,6 +418,11 @@ def reason_remedies(
             return [frozenset({LimitBlocker("prices")}), frozenset({LimitBlocker("budget")})]
         case ReplicaTooLarge():
             return _size_remedies(demand, failure, row)
+        case RuntimeMissing():
+            return [frozenset({LimitBlocker("runtime")})]
+        case MachinesDiffer():
+            remedies = _size_remedies(demand, failure, row)
+            return [frozenset({LimitBlocker("realMachines")}), *remedies] if demand.refusals else remedies
         case OfferClosed():
             return []
     return []
@@ -411,7 +445,7 @@ def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[
     limits = [
         LimitBlocker(kind)
         for kind in _service_limits(demand, fleet)
-        if kind in ("nodeSelector", "gpuModel", "taints")
+        if kind in ("nodeSelector", "gpuModel", "taints", "runtime")
     ]
     blockers: list[Blocker] = [*limits, *resources]
     return [*(frozenset({blocker}) for blocker in blockers), frozenset(blockers)]

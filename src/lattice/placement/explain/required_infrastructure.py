@@ -187,8 +187,11 @@ def machine_class(required: RequiredInfrastructure, name: str, provider: str) ->
     """Return a node class whose machines hold exactly one replica."""
     size = dict(required.machine_size)
     memory, storage = size.pop("memory", 0), size.pop("storage", 0)
+    millicores = size.pop("cpu", 0)
+
     resources = ClassResources(
-        cores=Decimal(size.pop("cpu", 0)).scaleb(-3),
+        # As written by users: a quantity in milli-cores, or whole cores.
+        cores=(millicores // MILLI if millicores % MILLI == 0 else millicores / MILLI),
         # Rounded up to whole mebibytes and GPUs: a smaller machine would not hold the replica.
         storage_gi=Decimal(-(-storage // MIB)) / 1024,
         gpu=-(-size.pop("gpu", 0) // MILLI),

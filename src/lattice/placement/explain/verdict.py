@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
     IGNORABLE_LIMITS,
@@ -26,10 +27,12 @@ from lattice.placement.explain.required_infrastructure import (
     RequiredInfrastructure,
     required_for,
 )
+from lattice.placement.greedy.gang import gang_shortfall
 from lattice.placement.greedy.place import Placement
 from lattice.placement.model.demand import Demand, Requirement, latency_targets
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
+from lattice.placement.plugins.filters.available import MachinesDiffer, RuntimeMissing
 from lattice.placement.plugins.filters.budget import UnknownPrice, unpriced_classes
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.rejection_reasons import fleet_of
@@ -77,7 +80,14 @@ def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> 
         # An undefined service has no known dependencies, and a visited service closes a cycle.
         if name in dependencies or name not in services:
             continue
-        targets = latency_targets(services[name]).values()
+        targets = [*latency_targets(services[name]).values()]
+        affinity = services[name].spec.affinity
+        namespace = services[name].metadata.namespace or DEFAULT_NAMESPACE
+        targets += [
+            f"{term.namespace or namespace}/{term.service}"
+            for term in (affinity.workload.required if affinity else ())
+            if term.service
+        ]
         dependencies[name] = [
             target
             for target in dict.fromkeys(targets)
@@ -204,20 +214,28 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
     demand = placement.demand
     checker = FeasibilityChecker(demand, fleet)
     failure = first_failure(demand, fleet)
+    gang = gang_shortfall(demand, fleet)
+    if gang is not None and failure is None and not demand.rule_conflict:
+        # The service alone would fit: only its gang keeps it from being placed.
+        waits = tuple(f"free capacity for {service}" for service, _, _ in gang.incomplete)
+        return Verdict("NotNow", demand.name, str(gang), (), (), waits, NO_INFRASTRUCTURE)
     kind = _kind(checker, fleet)
     reason = demand.rule_conflict
     if failure is not None:
         reason = failure.sentence
         if failure.replica_number > 1:
             reason = f"replica {failure.replica_number:,} of {demand.replicas:,}: {reason}"
-        if kind == "NotHere":
-            reason = f"no pool is in {', '.join(absent_regions(demand, fleet))}: {reason}"
+        shortage = _machine_shortage(failure) if kind == "NotHere" else ""
+        reason = f"{reason}; {shortage}" if shortage else reason
+        if absent := absent_regions(demand, fleet):
+            reason = f"no pool is in {', '.join(absent)}: {reason}"
     return Verdict(
         kind=kind,
         service=demand.name,
         reason="; ".join(
             [
                 reason,
+                *([str(gang)] if gang else ()),
                 *(_dependency_problems(demand, fleet, services) if failure and services is not None else ()),
             ]
         ),
@@ -269,8 +287,28 @@ def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
         return "NoPrice"
     if LimitBlocker("budget") in checker.blockers and checker.fits_without([LimitBlocker("budget")]):
         return "OverBudget"
-    # Never: even without all limits that time or money could lift, the service does not fit.
-    return "NotNow" if checker.fits_without(checker.liftable_limits) else "Never"
+    if checker.fits_without(checker.liftable_limits):
+        return "NotNow"
+    # Never: even without all limits that time or money could lift, the service does not fit. NotHere: it
+    # would fit if the machines had what their classes state, or had the runtime.
+    fit = fleet.quotes.machine_fit(checker.demand)
+    hosts = fit.can_host.any(axis=0)
+    for mask in (fit.lacks_only_promise, fit.lacks_only_runtime):
+        if mask is not None and bool((mask & ~hosts).any()):
+            return "NotHere"
+    return "Never"
+
+
+def _machine_shortage(failure: PlacementFailure) -> str:
+    """What a replica needs and the real machines of the first such offer have; empty if all machines are as
+    stated."""
+    for reason, mask in failure.decision.reasons.items():
+        if isinstance(reason, MachinesDiffer | RuntimeMissing) and mask.any():
+            table = failure.decision.table
+            row = min(np.flatnonzero(mask).tolist(), key=table.names.__getitem__)
+            short = reason.detail(table, row)
+            return f"{table.names[row]}: {short}"
+    return ""
 
 
 def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
@@ -390,6 +428,11 @@ def _limit_wait_conditions(
                 if not fleet.assignments.get(service):
                     is_defined = services is None or service in services
                     yield f"{name}, which is not {'placed' if is_defined else 'defined'}"
+            for term in demand.required_terms:
+                if term.is_anti and not term.is_local and any(map(fleet.replicas.count, term.targets)):
+                    yield f"{term.text} to leave a {term.key}"
+                elif not term.is_anti and fleet.groups.is_waiting_for(demand, term):
+                    yield f"{term.text}, which is not {'placed' if term.targets else 'defined'}"
         case "capacity":
             full_offers = (
                 [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, InsufficientCapacity))]
@@ -411,7 +454,7 @@ def _limit_wait_conditions(
             reserving = sorted(
                 offer.name
                 for offer in fleet.offers
-                if offer.reserved_nodes and offer.name not in demand.usable_reserves
+                if offer.has_reserve and offer.name not in demand.usable_reserves
             )
             yield f"capacity of {_join_names(reserving)} that is reserved for other services"
         case "prices":

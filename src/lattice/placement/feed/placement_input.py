@@ -22,7 +22,9 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.inputs.observed_machines import placement_records
 from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.supply import Adapters
 from lattice.placement.model.world import ObjectKey, World, object_key
 
 # Kinds that users write, apart from the status.
@@ -67,9 +69,10 @@ class PlacementInput:
     """
 
     def __init__(
-        self, adapters: frozenset[str] | None = None, kinds: Sequence[type[Kind]] = PLACEMENT_KINDS
+        self, adapters: Adapters | None = None, kinds: Sequence[type[Kind]] = PLACEMENT_KINDS
     ) -> None:
-        self._adapters = adapters
+        # A later change counts from the next World on.
+        self.adapters = adapters
         self._objects: dict[type[Kind], dict[ObjectKey, Kind]] = {kind: {} for kind in kinds}
         # The kinds of which an object changed since the last World.
         self._changed_kinds: set[type[Kind]] = set()
@@ -110,7 +113,7 @@ class PlacementInput:
             for objects_of_kind in self._objects.values():
                 merged.update(objects_of_kind)
             objects = merged
-        world = World(objects, *tables, now=now, adapters=self._adapters)
+        world = World(objects, *tables, now=now, adapters=self.adapters)
         if previous is not None:
             changed = {kind: tuple(self._objects[kind].values()) for kind in self._changed_kinds}
             world.reuse_derived(previous, changed, self._redeclared_kinds)
@@ -128,4 +131,6 @@ def _is_same_declaration(previous: Kind, current: Kind) -> bool:
         == (new.uid, new.labels, new.creation_timestamp, new.deletion_timestamp)
         and old.annotations == new.annotations
         and previous.spec == current.spec  # type: ignore[attr-defined]
+        # What real machines offer and refuse decides placement, although Lattice writes it.
+        and placement_records(previous) == placement_records(current)
     )

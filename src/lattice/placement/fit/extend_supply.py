@@ -9,6 +9,8 @@ from lattice.engine.plugin import Reason
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.placement.explain.required_infrastructure import machine_class, required_for
+from lattice.placement.fit.declare_unknown import state_latency
+from lattice.placement.fit.join_machines import join_options
 from lattice.placement.fit.raise_limits import budget_options, capacity_options, price_options
 from lattice.placement.model.demand import Requirement
 from lattice.placement.model.machine_catalog import is_type_allowed
@@ -25,9 +27,10 @@ from lattice.placement.model.object_changes import (
 )
 from lattice.placement.model.supply import compile_supply
 from lattice.placement.model.world import object_key
-from lattice.placement.plugins.filters.available import ReplicaTooLarge
+from lattice.placement.plugins.filters.available import MachinesDiffer, ReplicaTooLarge
 from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
+from lattice.placement.plugins.filters.latency import LatencyExceeded
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.plugins.rejection_reasons import MissingProperty, format_amount
 
@@ -47,16 +50,41 @@ def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOptio
     match reason:
         case MissingProperty(requirement=requirement):
             return _property(candidate, requirement)
+        case InsufficientCapacity() | ReplicaTooLarge() if candidate.offer.is_manual:
+            return join_options(candidate)
         case InsufficientCapacity():
             return list(capacity_options(candidate))
         case OverBudget():
             return list(budget_options(candidate))
         case UnknownPrice():
             return list(price_options(candidate))
-        case ReplicaTooLarge():
-            return _bigger_class(candidate)
+        case ReplicaTooLarge() | MachinesDiffer():
+            # Return the options to allow the cheapest defined node class that fits, or to define a new
+            # class.
+            if isinstance(candidate.supply_object, StaticInfrastructure):
+                return []
+            name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
+            definition = [] if name else [_new_class(candidate)]
+            # A cloud uses every class of its provider: the definition alone is enough.
+            if isinstance(candidate.supply_object, CloudInfrastructure):
+                return definition
+            class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
+            sentence = f"allow machines of class {class_name} in {candidate.offer.name}"
+            return [
+                *definition,
+                single_change(
+                    platform_change(
+                        candidate,
+                        "spec.nodeClasses",
+                        sentence,
+                        lambda pool: with_spec(pool, node_classes=(*pool.spec.node_classes, class_name)),
+                    )
+                ),
+            ]
         case OverflowClosed(static=data_center):
             return _open_overflow(candidate, data_center)
+        case LatencyExceeded(requirement=requirement, service=service, is_unknown=True):
+            return [state_latency(candidate, requirement, service)]
     return []
 
 
@@ -148,30 +176,6 @@ def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[Chang
 
     path = f"metadata.labels.{name}"
     return [single_change(platform_change(candidate, path, sentence, rewrite, adds_property=True))]
-
-
-def _bigger_class(candidate: RejectedCandidate) -> list[ChangeOption]:
-    """Return the options to allow the cheapest defined node class that fits, or to define a new class."""
-    if isinstance(candidate.supply_object, StaticInfrastructure):
-        return []
-    name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
-    definition = [] if name else [_new_class(candidate)]
-    # A cloud uses every class of its provider: the definition alone is enough.
-    if isinstance(candidate.supply_object, CloudInfrastructure):
-        return definition
-    class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
-    sentence = f"allow machines of class {class_name} in {candidate.offer.name}"
-    return [
-        *definition,
-        single_change(
-            platform_change(
-                candidate,
-                "spec.nodeClasses",
-                sentence,
-                lambda pool: with_spec(pool, node_classes=(*pool.spec.node_classes, class_name)),
-            )
-        ),
-    ]
 
 
 def _fitting_class(candidate: RejectedCandidate) -> str:

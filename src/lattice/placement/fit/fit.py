@@ -293,6 +293,10 @@ def _place_dependencies_first(trial: ServiceTrial) -> Iterator[Suggestion]:
         if target in world.services and not fleet.assignments.get(target):
             key, sentence = object_key(world.services[target]), f"place {name} first"
             edits.append(ObjectChange("platform", key, "status.placements", None, "placed", sentence))
+    for term in demand.near_terms:
+        if fleet.groups.is_waiting_for(demand, term) and term.targets[0] in world.services:
+            key, sentence = object_key(world.services[term.targets[0]]), f"place {term.text} first"
+            edits.append(ObjectChange("platform", key, "status.placements", None, "placed", sentence))
     yield Suggestion(tuple(edits), result.rate_increase, result.is_priced, service_rate=result.service_rate)
 
 
@@ -410,6 +414,9 @@ def _suggestions_with_waiting(
         suggestions.append(replace(suggestion, services_ahead=services_ahead))
     for suggestion in insufficient:
         services_ahead = _all_services_ahead(with_waiting, suggestion)
+        # Edits that fail without services ahead break something else, such as a dependency that they shrink.
+        if not services_ahead:
+            continue
         suggestions.append(replace(suggestion, services_ahead=services_ahead, is_enough=False))
     return suggestions
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from lattice.engine.table import Integers
 from lattice.placement.explain.blockers import PlacementFailure
-from lattice.placement.plugins.filters.available import ReplicaTooLarge
+from lattice.placement.plugins.filters.available import MachinesDiffer, ReplicaTooLarge
 from lattice.placement.plugins.filters.latency import LatencyExceeded
 from lattice.placement.plugins.rejection_reasons import fleet_of
 
@@ -38,7 +38,7 @@ def _missing_by_row(failure: PlacementFailure) -> list[tuple[int, ...]]:
                 rtt_ms = fleet.ms_to_nearest(sorted(set(fleet.replicas.offer_rows(service))))
                 columns.append(np.maximum(0, rtt_ms - requirement.amount))
             # By how much the largest machine of every offer is too small.
-            case ReplicaTooLarge(demand=demand):
+            case ReplicaTooLarge(demand=demand) | MachinesDiffer(demand=demand):
                 catalog = fleet.quotes.catalog
                 for resource, amount in demand.effective_needs.items():
                     largest = catalog.size(resource).max(axis=0, initial=0)

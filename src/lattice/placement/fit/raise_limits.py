@@ -65,7 +65,7 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         offer = candidate.offer
         if demand.needs.get("gpu") and offer.limits.gpus and not table.gpu_resource_for(demand, row):
             yield from _more_gpus(candidate)
-        if free["nodes"] < count or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
+        if free["nodes"] < count or (offer.has_reserve and offer.name not in demand.usable_reserves):
             yield from _more_machines(candidate)
     elif isinstance(candidate.supply_object, LatticePool):
         for name in ("nodes", "cpu", "memory"):
@@ -127,14 +127,13 @@ def _name(candidate: RejectedCandidate) -> tuple[str, ...]:
 def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     """Yield options to raise the cluster limit of a cloud region.
 
-    The smaller of the region's quota and the cloud's default applies; both are raised if they are equal.
+    A quota that the region states replaces the cloud's default.
     """
     if not isinstance(candidate.supply_object, CloudInfrastructure):
         return
-    current_limit, region = candidate.offer.limits.clusters, candidate.region
-    spec = candidate.supply_object.spec
-    # Only a limit equal to the effective limit is binding.
-    if spec.regions[region].quotas.max_clusters == current_limit:
+    region, spec = candidate.region, candidate.supply_object.spec
+    # A quota of the region replaces the default, so only one of the two binds.
+    if spec.regions[region].quotas.max_clusters is not None:
         limit_name = f"maxClusters of {candidate.offer.name}"
         path = f"spec.regions.{region}.quotas.maxClusters"
 
@@ -146,7 +145,7 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
             )
 
         yield _cluster_limit_option(candidate, limit_name, path, with_quota)
-    if spec.defaults.max_clusters_per_region == current_limit:
+    elif spec.defaults.max_clusters_per_region is not None:
         limit_name = f"maxClustersPerRegion of {candidate.offer.owner}"
         path = "spec.defaults.maxClustersPerRegion"
 
@@ -383,7 +382,10 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     def build(strength: int) -> ObjectChange:
         # A stronger option states a lower price.
         micros = max_rate + 1 - strength
-        sentence = f"set a price of at most {format_per_hour(micros)} for class {names[0]} on {provider}"
+        sentence = (
+            f"declare costPerHour.{provider} of class {names[0]}: its price is unknown, and the limit allows at "
+            f"most {format_per_hour(micros)}"
+        )
         return change_at_path(
             node_class,
             "platform",

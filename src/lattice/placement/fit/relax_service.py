@@ -84,6 +84,8 @@ def _relax_service_requirement(
             return _relax_latency(requirement, demand, service, fleet)
         case "spread":
             return _service_skew(requirement, demand, service)
+        case "affinity" | "antiAffinity":
+            return _drop_affinity(requirement, service)
         case "compliance":
             field, sentence = "compliance", f"do not require compliance {requirement.value}"
         case "capability":
@@ -300,6 +302,27 @@ def _service_skew(requirement: Requirement, demand: Demand, service: LatticeServ
         return change_at_path(service, "team", "spec.spread", sentence, rewrite)
 
     return ChangeOption((*object_key(service), "spread", requirement.value), build, max(1, demand.replicas))
+
+
+def _drop_affinity(requirement: Requirement, service: LatticeService) -> ChangeOption | None:
+    """The option to drop one required affinity term of the service."""
+    dropped = requirement.term
+    if dropped is None or service.spec.affinity is None:
+        return None
+    field = "anti_workload" if dropped.is_anti else "workload"
+
+    def rewrite(kind: Any) -> Any:
+        terms = getattr(kind.spec.affinity, field)
+        remaining = tuple(
+            term for term in terms.required if (str(term), term.key) != (dropped.text, dropped.key)
+        )
+        affinity = with_fields(kind.spec.affinity, **{field: with_fields(terms, required=remaining)})
+        return with_spec(kind, affinity=affinity)
+
+    path = f"spec.affinity.{'antiWorkload' if dropped.is_anti else 'workload'}.required"
+    verb = "allow" if dropped.is_anti else "do not require"
+    sentence = f"{verb} {dropped.text} in the same {dropped.key}"
+    return single_change(change_at_path(service, "team", path, sentence, rewrite))
 
 
 def _relax_policy_requirement(

@@ -4,26 +4,28 @@ place the service, and undo both, without building a new fleet."""
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import attrgetter
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
+from lattice.placement.fit.join_machines import offers_with_joined
 from lattice.placement.greedy.place import Placement
-from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, latency_groups, place_in_rounds
+from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, incomplete, place_in_rounds
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.costs import service_cost
 from lattice.placement.model.demand import Demand, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import ObjectChange, SupplyObject, apply_changes
 from lattice.placement.model.offer import Budget, Offer
-from lattice.placement.model.world import World, object_key
+from lattice.placement.model.world import World, callers_by_service, object_key
 
 _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 
@@ -149,8 +151,7 @@ class ServiceTrial:
     def _services_ahead(self, scope: "WhatIfScope", previous_counts: Mapping[str, int]) -> tuple[str, ...]:
         """Return the waiting services that are placed before the service and gained replicas."""
         ahead: list[str] = []
-        for demand in chain.from_iterable(latency_groups(scope.demands)):
-            name = demand.name
+        for name in scope.order:
             if name == self.name:
                 break
             replicas = len(self.fleet.assignments.get(name, ()))
@@ -178,7 +179,11 @@ class ServiceTrial:
         offers, budgets = self._supply(changed_objects)
         # Changes add no offer here: every compiled offer replaces a row that the fleet has.
         # All trials share one fleet, so every exit must restore the fleet.
-        with self.fleet.with_supply(offers, budgets):
+        latencies = self.fleet.latencies
+        for change in changes:
+            if change.latency is not None:
+                latencies = latencies.with_declared(*change.latency)
+        with self.fleet.with_supply(offers, budgets), self.fleet.with_latencies(latencies):
             yield WhatIfScope(self, changed_objects)
 
     def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
@@ -192,8 +197,9 @@ class ServiceTrial:
         for resource in (*self._users(classes), *changed_objects):
             if isinstance(resource, SupplyObject):
                 suppliers[object_key(resource)] = resource
+        joined = [resource for resource in changed_objects if isinstance(resource, LatticeNode)]
         if not suppliers:
-            return [], []
+            return offers_with_joined(self.fleet, joined, ()), []
         inputs = {object_key(resource): resource for resource in (*self._classes_and_ledgers, *classes)}
         supply = replace(self.world, objects={**inputs, **suppliers}).supply
         offers = []
@@ -204,7 +210,7 @@ class ServiceTrial:
                     offer, closed_reason=previous_offer.closed_reason, reopen_hint=previous_offer.reopen_hint
                 )
             offers.append(offer)
-        return offers, list(supply.budgets.values())
+        return offers_with_joined(self.fleet, joined, offers), list(supply.budgets.values())
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
         """Return the supply objects that use the node classes.
@@ -255,6 +261,8 @@ class WhatIfScope:
         }
         self._name, self._policies_unchanged = trial.name, not changed_policies
         self.demands: dict[str, Demand] = {}
+        # The services in the order in which `try_place` places them.
+        self.order: list[str] = []
         # The service and its unplaced dependencies, breadth first.
         self.unplaced: list[str] = []
         queue = [self._name]
@@ -267,6 +275,8 @@ class WhatIfScope:
                 self.demands[name] = demand
                 self.unplaced.append(name)
                 queue.extend(target for _, target in demand.latency_to)
+                for term in demand.near_terms:
+                    queue.extend(term.targets)
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)
@@ -284,11 +294,29 @@ class WhatIfScope:
 
     def _demand(self, name: str) -> Demand:
         original = self.world.demands[name]
-        if self._policies_unchanged and name not in self._services:
+        callers = self._callers_of(name, original)
+        if self._policies_unchanged and name not in self._services and callers == original.callers:
             return original
+        service = self.service(name)
         return resolve_demand(
-            self.service(name), self.policies, original.neighbours, original.usable_reserves
+            service,
+            self.policies,
+            callers,
+            original.usable_reserves,
+            original.refusals,
+            self.world.affinity_terms(service),
         )
+
+    def _callers_of(self, name: str, original: Demand) -> tuple[tuple[str, bool], ...]:
+        """The callers of the service under the changes: a changed caller may limit no latency any more, or call
+        the service no more."""
+        callers = dict(original.callers)
+        for caller, service in self._services.items():
+            callers.pop(caller, None)
+            for _, is_limited in callers_by_service([service]).get(name, ()):
+                callers[caller] = is_limited
+        # The order of the callers is that of all services, by name.
+        return tuple(sorted(callers.items()))
 
     def may_be_placed(self) -> bool:
         """Return False if the upper bound proves that the service does not fit; always True with waiting
@@ -299,6 +327,9 @@ class WhatIfScope:
         """Place all demands, dependencies first, and report whether the service is complete."""
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
+        self.order = [
+            demand.name for demand in ordered_demands(incomplete(self.demands, self.fleet).values())
+        ]
         policy: RoundPolicy = TrialRounds(self.fleet, self._name, tuple(self.demands))
         if self._includes_waiting:
             policy = PlanRounds(self.fleet)

@@ -6,16 +6,19 @@ observed replicas are the placed replicas.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from lattice.kinds.service import Remediation as RemediationRecord
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.orphaned import OrphanedReplicas, orphaned_replicas, subtract_orphans
 from lattice.placement.greedy.place import Placement
 from lattice.placement.greedy.place_all import outgrown_assignments, place_in_rounds
-from lattice.placement.greedy.unschedulable import Remediation, payable_in_advance, remediate
+from lattice.placement.greedy.remediation import JointRemediation, Remediation, SurgeReturn
+from lattice.placement.greedy.unschedulable import payable_in_advance
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
@@ -49,6 +52,17 @@ class StagedDecision:
     unsettled_clusters: set[str] = field(default_factory=set)
     # Node groups where a new machine is paid for before the replaced machine is gone.
     paid_in_advance: frozenset[NodeGroupKey] = frozenset()
+    # By service: its purchases for unschedulable replicas. A service without an entry keeps its records.
+    records: dict[str, tuple[RemediationRecord, ...]] = field(default_factory=dict)
+    # By service: why the present bill is higher than that of a fresh plan. None: not compared.
+    cost_messages: Mapping[str, str] | None = None
+    # Machines of ended updates that are given back.
+    surge_returns: list[SurgeReturn] = field(default_factory=list)
+    # The demands of the decision, with the refusals that it found.
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    # By ledger and service: the rate of a machine for a waiting replica that the hard limit of the ledger
+    # refuses.
+    refused_rates: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # Replicas that keep running in offers that were withdrawn.
     orphaned_replicas: OrphanedReplicas = field(default_factory=dict)
 
@@ -113,14 +127,14 @@ def decide_stages(
     observation: ReplicaObservation,
     *,
     keep_decisions: int = 1,
-    excluded_services: Collection[str] = (),
+    excluded_services: Mapping[str, str] = MappingProxyType({}),
     over_budget: frozenset[NodeGroupKey] = frozenset(),
 ) -> StagedDecision:
     """Decide placements for all services: remove surplus replicas, remediate unschedulable replicas, place
     missing replicas.
 
-    Other replicas keep their machines. Services in `excluded_services` get no new replicas. `over_budget`
-    names node groups for which a ledger rejected a machine; replicas that wait for such a machine are placed
+    Other replicas keep their machines. Services in `excluded_services`, with the reason, get no new replicas.
+    `over_budget` names node groups for which a ledger rejected a machine; replicas that wait for such a machine are placed
     elsewhere.
     """
     fleet = world.build_fleet()
@@ -140,29 +154,31 @@ def decide_stages(
             for assignment in outgrowing:
                 fleet.unassign(assignment)
     decided.paid_in_advance = payable_in_advance(fleet, observation) - over_budget
-    for name in sorted(observation.unschedulable.keys() & world.demands.keys()):
-        # In node groups that are paid in advance, the budget can pay for the missing machines now, so the
-        # replicas of these groups need no remediation.
-        unschedulable = Counter(
-            {
-                node_group: count
-                for node_group, count in observation.unschedulable[name].items()
-                if node_group not in decided.paid_in_advance
-            }
-        )
-        if name not in excluded_services and (
-            remediations := remediate(world.demands[name], fleet, unschedulable, observation)
-        ):
-            decided.remediations[name] = remediations
-            decided.add_stage([name])
-            decided.unsettled_clusters.update(remediation.node_group[0] for remediation in remediations)
+    # In node groups that are paid in advance, the budget can pay for the missing machines now, so the
+    # replicas of these groups need no remediation.
+    joint = JointRemediation(
+        world, fleet, observation, decided.unsettled_clusters, excluded_services, decided.paid_in_advance
+    )
+    joint.release()
+    decided.demands = joint.demands
+    for name in joint.changed_services:
+        decided.add_stage([name])
     decided.orphaned_replicas = orphaned_replicas(world, fleet, observation.unschedulable)
     demands = [
         subtract_orphans(demand, decided.orphaned_replicas)
-        for name, demand in world.demands.items()
+        for name, demand in joint.demands.items()
         if name not in excluded_services
     ]
     decided.placements = place_in_rounds(demands, fleet, StagedRounds(decided), keep_decisions)
+    joint.finish()
+    decided.remediations = joint.remediations
+    decided.refused_rates = joint.refused_rates
+    is_settled = {
+        name: name not in decided.unsettled_clusters and name not in observation.terminating_clusters
+        for name in fleet.clusters
+    }
+    decided.surge_returns = joint.surge_returns(is_settled)
+    decided.records = {name: joint.records(name) for name in world.services}
     # A later service may make a machine of an earlier stage unnecessary: such a machine is not bought at all.
     final_machines = decided.desired_machines
     for index, stage in enumerate(decided.stages):

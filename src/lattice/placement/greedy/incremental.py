@@ -7,8 +7,8 @@ import numpy as np
 
 from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, Decision, best_row, decide
 from lattice.engine.plugin import Profile
-from lattice.engine.table import Floats, Integers
-from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
+from lattice.engine.table import Flags, Integers
+from lattice.placement.greedy.machine_choice import OfferFiller, assign_in_offer, next_machine_type
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
@@ -33,6 +33,8 @@ def _is_price_only(demand: Demand, fleet: Fleet) -> bool:
         or demand.latency
         or demand.spread
         or demand.soft_spread
+        or demand.required_terms
+        or demand.preferred_terms
         or fleet.table.overflow_rows
     )
     return (
@@ -54,9 +56,8 @@ class PriceOrder:
         quote = fleet.quotes.quote_for(ask)
         self._rate_per_replica: Integers = quote.rate_per_replica.copy()
         self._type_ids: TypeIds = np.where(quote.affordable & quote.within_limits, quote.type_id, UNSET)
-        self._is_lost = fleet.table.column("lost").copy()
         self._max_rate = int(self._rate_per_replica[self._rate_per_replica < NO_LIMIT].max(initial=0))
-        self._exclusions: Floats = np.where(decision.totals == REJECTED_TOTAL, REJECTED_TOTAL, np.float32(0))
+        self._candidates: Flags = decision.totals > REJECTED_TOTAL
 
     def is_valid_for(self, ask: ReplicaAsk, row: int) -> bool:
         """Report whether the order still holds for `ask`: the capacity target is the same, and the chosen
@@ -81,10 +82,9 @@ class PriceOrder:
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
-            self._exclusions[row] = REJECTED_TOTAL
-        return best_row(
-            self.fleet.table, cost_scores(self._rate_per_replica, self._is_lost) + self._exclusions
-        )
+            self._candidates[row] = False
+        scores = cost_scores(self._rate_per_replica, self._candidates)
+        return best_row(self.fleet.table, np.where(self._candidates, scores, REJECTED_TOTAL))
 
     def decision_for(self, row: int, ask: ReplicaAsk) -> Decision:
         """Return a decision for offer `row` with the scores and reasons of the original decision."""
@@ -126,6 +126,8 @@ class IncrementalPlacer:
         # shrink here.
         self._exhausted_offers: set[tuple[int, str]] = set()
         self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
+        # The type of the next machine follows the number of missing replicas.
+        self._has_choice = fleet.quotes.machine_fit(demand).has_choice
         self._uses_price_order = not with_scores and _is_price_only(demand, fleet)
         # Valid as long as only chosen offers have changed.
         self._price_order: PriceOrder | None = None
@@ -167,7 +169,7 @@ class IncrementalPlacer:
             return None
         decision = price_order.decision_for(row, ask)
         self._set_current_offer(ask, decision)
-        self._next_type = price_order.machine_type_at(row)
+        self._next_type = None if self._has_choice else price_order.machine_type_at(row)
         return decision
 
     def _set_current_offer(self, ask: ReplicaAsk, decision: Decision) -> None:
@@ -195,6 +197,7 @@ class IncrementalPlacer:
         if (
             self.demand.spread
             or self.demand.soft_spread
+            or self.demand.has_self_terms
             or self._has_per_replica_limits(row)
             or row not in self.fleet.replicas.by_offer(self.demand.name)
         ):
@@ -214,7 +217,7 @@ class IncrementalPlacer:
     def _has_per_replica_limits(self, row: int) -> bool:
         """Report whether the offer has limits that count replicas instead of machines."""
         offer = self.fleet.offers[row]
-        return bool(offer.reserved_nodes or (offer.limits.gpus and self.demand.needs.get("gpu")))
+        return bool(offer.has_reserve or (offer.limits.gpus and self.demand.needs.get("gpu")))
 
     def assign(self) -> Assignment:
         """Assign the replica of the last decision to a machine of the chosen offer.
@@ -222,9 +225,17 @@ class IncrementalPlacer:
         Raises LookupError if the offer has no capacity, or if no decision was made.
         """
         filler = self._filler
+        if self.demand.has_self_terms:
+            # Every replica may change which clusters and machines fit the next one: search them all again.
+            return assign_in_offer(self._last_ask, self.fleet, filler.row)
+        claimed_machines = filler.claimed_machines
         assignment = filler.assign(below_threshold=True)
         if assignment is None:
             assignment = self._provision(filler) or filler.assign(below_threshold=False)
+        if filler.claimed_machines != claimed_machines:
+            # The claim may have created a cluster that can grow: that changes the cost of the next machine.
+            self._reusable_decisions, self._next_type, self._price_order = {}, None, None
+            self._exhausted_offers.clear()
         if assignment is None:
             raise LookupError(
                 f"{self.fleet.offers[filler.row].name} has no free capacity for {self.demand.name}"
@@ -251,7 +262,10 @@ class IncrementalPlacer:
         assignment = filler.provision(machine_type)
         self._next_type = (
             machine_type
-            if could_grow and filler.may_grow and self._is_offered(machine_type, filler.row)
+            if could_grow
+            and filler.may_grow
+            and not self._has_choice
+            and self._is_offered(machine_type, filler.row)
             else None
         )
         if self._next_type is None:

@@ -9,13 +9,16 @@ import numpy as np
 
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
-from lattice.placement.model.offer import MachineType
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
+from lattice.placement.model.offer import MachineType, domain_of
 from lattice.placement.model.replica_index import Assignment
+from lattice.placement.plugins.filters.eligibility import eligible_offers
+from lattice.placement.plugins.filters.spread import replicas_by_domain
 
-# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
-# the machine.
-MachineEntry = tuple[int, int, int, str, int]
+# Beyond this number of missing replicas the large type of a mix is bought whatever machines are there.
+MAX_MIXED_REPLICAS = 64
+# Sort key and row of a machine.
+MachineEntry = tuple[int, int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
@@ -28,19 +31,38 @@ def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
     machine = _choose_machine(ask, fleet, row)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no free capacity for {ask.name}")
-    return fleet.assign_replica(ask.demand, machine)
+    return _assign(ask, fleet, machine)
 
 
 def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
     """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
     machines have no capacity."""
     machine = _choose_machine(ask, fleet, row, type_name)
-    return None if machine is None else fleet.assign_replica(ask.demand, machine)
+    return None if machine is None else _assign(ask, fleet, machine)
+
+
+def _assign(ask: ReplicaAsk, fleet: Fleet, machine: int) -> Assignment:
+    """Assign one replica to the machine; a cluster claims an unclaimed machine first."""
+    if fleet.machines.cluster[machine].is_unclaimed:
+        claim_machine(ask, fleet, machine)
+    return fleet.assign_replica(ask.demand, machine)
+
+
+def claim_machine(ask: ReplicaAsk, fleet: Fleet, machine: int) -> Cluster:
+    """Move an unclaimed joined machine into the best cluster that may claim it for the demand, else into a new
+    cluster; return the cluster."""
+    row, neighbours = fleet.machines.cluster[machine].offer_row, neighbours_by_cluster(ask.demand, fleet)
+    claiming = fleet.groups.claiming_clusters(ask.demand, row)
+    cluster = min(claiming, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
+    if cluster is None:
+        cluster = _create_cluster(ask, fleet, row)
+    fleet.inventory.move_machine(machine, cluster)
+    return cluster
 
 
 def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> int | None:
-    """Fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters beyond the
-    threshold; the first of these that works yields the machine."""
+    """Fill clusters below their packing threshold, claim a joined machine, grow a cluster, create a cluster,
+    fill clusters beyond the threshold; the first of these that works yields the machine."""
     machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
     if machine is not None:
         return machine
@@ -51,6 +73,7 @@ def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = ""
             for name in fleet.inventory.growable_clusters(
                 row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
             )
+            if fleet.groups.may_grow(ask.demand, fleet.clusters[name])
         ]
         neighbours = neighbours_by_cluster(ask.demand, fleet)
         first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
@@ -64,10 +87,45 @@ def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = 
     quotes = fleet.quotes
     if type_name:
         return quotes.catalog.types[row][type_name] if quotes.may_provision(ask, row, type_name) else None
-    quote = quotes.quote_for(ask)
-    if not quote.affordable[row] or not quote.within_limits[row]:
-        return None
-    return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
+    missing, present = 0, {}
+    if quotes.machine_fit(ask.demand).has_choice:
+        missing = expected_replicas(ask, fleet, row)
+        present = _present_machines(ask.name, fleet, row) if missing <= MAX_MIXED_REPLICAS else {}
+    chosen = quotes.next_type(ask, row, missing, present)
+    return None if chosen is None else quotes.catalog.types[row][chosen]
+
+
+def _present_machines(service: str, fleet: Fleet, row: int) -> dict[str, tuple[int, int]]:
+    """By machine type: the machines of the offer with replicas of the service, and these replicas."""
+    present: dict[str, tuple[int, int]] = {}
+    if fleet.replicas.by_offer(service)[row]:
+        for machine in fleet.inventory.machines_by_offer[row]:
+            if count := fleet.machines.replica_counts[machine].get(service, 0):
+                name = fleet.machines.machine_type[machine].name
+                machines, replicas = present.get(name, (0, 0))
+                present[name] = (machines + 1, replicas + count)
+    return present
+
+
+def expected_replicas(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
+    """The number of missing replicas that probably go to the offer, this one included: without those that
+    rules about regions or spread send elsewhere."""
+    demand, placed = ask.demand, fleet.replicas.by_offer(ask.name)
+    expected = demand.replicas - fleet.replicas.count(ask.name)
+    if demand.regions or demand.min_regions:
+        regions = {fleet.offers[placed_row].region for placed_row in placed}
+        if regions and (ask.region or ask.excluded_regions):
+            # A rule sends this replica to a region of its own.
+            return 1
+        elsewhere = max(demand.min_regions, len(demand.regions)) - max(1, len(regions))
+        expected -= max(0, elsewhere)
+    if demand.spread:
+        eligible = eligible_offers(ReplicaAsk(demand), fleet)
+        for rule in demand.spread:
+            counts = replicas_by_domain(fleet, ask.name, rule.value, eligible)
+            share = -(-demand.replicas // max(1, len(counts)))
+            expected = min(expected, share - counts.get(domain_of(fleet.offers[row], rule.value), 0))
+    return max(1, expected)
 
 
 def _machine_with_capacity(
@@ -82,7 +140,7 @@ def _machine_with_capacity(
     if accepting is None:
         return None
     mask = table.column("alive") & (table.column("offer") == row) & accepting
-    for resource, amount in ask.demand.effective_needs.items():
+    for resource, amount in ask.demand.hosting_needs.items():
         mask &= table.free(table.add_resource(resource)) >= amount
     machines_by_cluster: dict[str, list[int]] = {}
     for machine in np.flatnonzero(mask).tolist():
@@ -91,8 +149,10 @@ def _machine_with_capacity(
     growable_groups = fleet.groups.growable(ask.demand, ask.overflow_source, row)
     clusters = [
         cluster
-        for cluster in map(fleet.clusters.__getitem__, machines_by_cluster)
-        if not below_threshold or (cluster.is_below_threshold and cluster.group in growable_groups)
+        for cluster in (table.cluster[machines[0]] for machines in machines_by_cluster.values())
+        if not below_threshold
+        or cluster.is_unclaimed
+        or (cluster.is_below_threshold and cluster.group in growable_groups)
     ]
     for cluster in sorted(clusters, key=lambda cluster: cluster_rank(cluster, neighbours)):
         machines = [
@@ -116,13 +176,19 @@ def neighbours_by_cluster(demand: Demand, fleet: Fleet) -> Counter[str]:
     return counts
 
 
-def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int, int, str]:
-    """Return the sort key of a cluster: reserved clusters first, then the most neighbours, then the highest
-    utilisation.
+def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, bool, int, int, str]:
+    """Return the sort key of a cluster: unclaimed machines last, reserved clusters first, then the most
+    neighbours, then the highest utilisation.
 
     A replica in a reserved cluster leaves the capacity of shared clusters to other services.
     """
-    return (not cluster.is_reserved, -neighbours[cluster.name], -cluster.utilisation, cluster.name)
+    return (
+        cluster.is_unclaimed,
+        not cluster.is_reserved,
+        -neighbours[cluster.name],
+        -cluster.utilisation,
+        cluster.name,
+    )
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
@@ -192,21 +258,41 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         empty = [machine for machine in cluster.machines if not replica_counts[machine]]
         if len(empty) == len(cluster.machines):
             for machine in reversed(cluster.machines.copy()):
-                fleet.inventory.drop_machine(machine)
+                _remove_machine(fleet, machine)
             fleet.inventory.drop_cluster(name)
             continue
         # A cluster keeps its minimum size as long as it has replicas.
         spare = len(cluster.machines) - cluster.min_nodes
         by_rate = sorted(
             empty,
-            key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
+            key=lambda machine: (
+                -fleet.machines.machine_type[machine].rate,
+                fleet.machines.machine_type[machine].tie_key,
+                fleet.machines.names[machine],
+            ),
         )
         for machine in by_rate[: max(0, spare)]:
-            fleet.inventory.drop_machine(machine)
+            if fleet.machines.names[machine] not in fleet.inventory.pinned:
+                _remove_machine(fleet, machine)
+
+
+def _remove_machine(fleet: Fleet, machine: int) -> None:
+    """Remove an empty machine from its cluster; a joined machine is unclaimed then."""
+    if fleet.machines.machine_type[machine].is_joined:
+        row = fleet.machines.cluster[machine].offer_row
+        fleet.inventory.move_machine(machine, fleet.inventory.unclaimed_cluster(row))
+    else:
+        fleet.inventory.drop_machine(machine)
 
 
 def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
-    """Count the machines of the cluster by node class."""
+    """Count the machines by node class that Lattice makes for the cluster."""
+    types = (fleet.machines.machine_type[machine] for machine in cluster.machines)
+    return Counter(machine_type.name for machine_type in types if not machine_type.is_joined)
+
+
+def machine_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
+    """Count all machines of the cluster by node class, joined machines too."""
     return Counter(fleet.machines.machine_type[machine].name for machine in cluster.machines)
 
 
@@ -232,7 +318,9 @@ class OfferFiller:
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
         self._heaps: dict[str, list[MachineEntry]] = {}
         self._growable_clusters = [
-            cluster for cluster in clusters if len(cluster.machines) < cluster.max_nodes
+            cluster
+            for cluster in clusters
+            if len(cluster.machines) < cluster.max_nodes and fleet.groups.may_grow(ask.demand, cluster)
         ]
         self._clusters_below_threshold = sorted(
             (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank
@@ -242,11 +330,17 @@ class OfferFiller:
             for cluster in fleet.inventory.clusters_by_offer[row].values()
             if cluster.group in accepting_groups
         ]
+        # The joined machines of the offer that no cluster has claimed.
+        self._unclaimed = fleet.inventory.unclaimed.get(row) if UNCLAIMED_GROUP in accepting_groups else None
+        if self._unclaimed is not None:
+            self._clusters_with_capacity.insert(0, self._unclaimed)
+        # Joined machines that clusters have claimed for the service.
+        self.claimed_machines = 0
         self._is_sorted = False
         # The cluster and its best machine; reset when a replica is assigned.
         self._best_entry: tuple[str, MachineEntry] | None = None
 
-    def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
+    def _rank(self, cluster: Cluster) -> tuple[bool, bool, int, int, str]:
         return cluster_rank(cluster, self._neighbours)
 
     @property
@@ -265,10 +359,11 @@ class OfferFiller:
     def assign(self, *, below_threshold: bool) -> Assignment | None:
         """Assign one replica in the best cluster with free capacity, or return None.
 
-        With `below_threshold`, only clusters below their packing threshold are candidates.
+        With `below_threshold`, only clusters below their packing threshold and then joined machines that no
+        cluster has claimed are candidates.
         """
         if below_threshold:
-            cluster = self._first_below_threshold()
+            cluster = self._first_below_threshold() or self._unclaimed
         else:
             self._clusters_with_capacity = [
                 candidate for candidate in self._clusters_with_capacity if self._best(candidate)
@@ -277,6 +372,8 @@ class OfferFiller:
         best = None if cluster is None else self._best(cluster)
         if cluster is None or best is None:
             return None
+        if cluster.is_unclaimed:
+            return self._claim(best[-1])
         assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, best[-1]), None
         heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
         return assignment
@@ -288,7 +385,19 @@ class OfferFiller:
         """
         growing_cluster = min(self._growable_clusters, key=self._rank, default=None)
         cluster, added = create_machines(self.ask, self.fleet, self.row, machine_type, growing_cluster)
-        growable = self._growable_clusters if growing_cluster else [cluster]
+        return self._assign_to_added(cluster, added)
+
+    def _claim(self, machine: int) -> Assignment:
+        """Assign one replica on an unclaimed machine, which the best cluster that may grow claims, else a new
+        cluster."""
+        cluster = claim_machine(self.ask, self.fleet, machine)
+        heappop(self._heaps[self.fleet.inventory.unclaimed[self.row].name])
+        self.claimed_machines += 1
+        return self._assign_to_added(cluster, [machine])
+
+    def _assign_to_added(self, cluster: Cluster, added: Sequence[int]) -> Assignment:
+        """Assign one replica to the first of the machines that were added to the cluster."""
+        growable = self._growable_clusters if cluster in self._growable_clusters else [cluster]
         self._growable_clusters = [
             candidate for candidate in growable if len(candidate.machines) < candidate.max_nodes
         ]

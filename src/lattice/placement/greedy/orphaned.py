@@ -11,6 +11,8 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService, ServicePlacement
 from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.inputs.bill import BillLine
+from lattice.placement.inputs.cost_allocation import BilledMachine, CostPart
 from lattice.placement.model.current_state import LedgerPrices
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -25,14 +27,14 @@ UnschedulableCounts = Mapping[str, Counter[NodeGroupKey]]
 class OrphanedState:
     """Orphaned replicas with their clusters and costs.
 
-    All rates are in micro-dollars per hour. `cluster_rates` and `offer_rates` are the rates of all machines of
-    a cluster and of an offer. `service_shares` holds, by service and offer, the part of the offer's rate that
-    the service pays.
+    All rates are in micro-dollars per hour. `bill_lines` are the machines of the clusters, `offer_rates` their
+    rates by offer. `service_shares` holds, by service and offer, the part of the offer's rate that the service
+    pays.
     """
 
     replicas: OrphanedReplicas = field(default_factory=dict)
     clusters: tuple[LatticeCluster, ...] = ()
-    cluster_rates: Mapping[str, int] = field(default_factory=dict)
+    bill_lines: tuple[BillLine, ...] = ()
     offer_rates: Mapping[str, int] = field(default_factory=dict)
     service_shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -42,20 +44,25 @@ class OrphanedState:
         # A machine costs what a ledger pays for it, or the price of its node class if no ledger pays for it.
         # Owned infrastructure costs nothing.
         ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
-        cluster_rates, offer_rates = dict[str, int](), Counter[str]()
+        counts: Counter[tuple[str, str, str, int, bool]] = Counter()
         for cluster in clusters:
-            name, spec, rate = cluster.metadata.name, cluster.spec, 0
-            # A cluster in a data center costs nothing: its `pool` and its `infrastructure` both name the data
-            # center.
-            if spec.pool != spec.infrastructure:
-                for node_class, count in spec.nodes.items():
-                    for _ in range(count):
-                        rate += ledger_prices.next_rate((name, node_class), spec.provider, spec.region)
-            cluster_rates[name] = rate
-            offer_rates[spec.pool] += rate
-        return OrphanedState(
-            replicas, clusters, cluster_rates, offer_rates, _service_shares(replicas, offer_rates)
+            name, spec = cluster.metadata.name, cluster.spec
+            for node_class, count in spec.nodes.items():
+                for _ in range(count):
+                    # A cluster in a data center costs nothing: its `pool` and its `infrastructure` both name
+                    # the data center.
+                    price = (0, True)
+                    if spec.pool != spec.infrastructure:
+                        price = ledger_prices.next_price((name, node_class), spec.provider, spec.region)
+                    counts[spec.pool, name, node_class, *price] += 1
+        lines = tuple(
+            BillLine(offer, cluster, node_class, count, micros, is_priced)
+            for (offer, cluster, node_class, micros, is_priced), count in sorted(counts.items())
         )
+        offer_rates: Counter[str] = Counter(dict.fromkeys((cluster.spec.pool for cluster in clusters), 0))
+        for line in lines:
+            offer_rates[line.offer] += line.rate
+        return OrphanedState(replicas, clusters, lines, offer_rates, _service_shares(replicas, offer_rates))
 
     def replica_counts(self, service: str) -> Counter[tuple[str, str, str]]:
         """Count the orphaned replicas of the service by pool, cluster and node class."""
@@ -70,16 +77,26 @@ class OrphanedState:
         return sum(self.service_shares.get(service, {}).values())
 
     @property
-    def overhead(self) -> dict[str, int]:
-        """The part of each offer's rate that no service pays."""
-        rate_in_use = Counter[str]()
-        for shares in self.service_shares.values():
-            rate_in_use.update(shares)
-        return {
-            offer: rate - rate_in_use[offer]
-            for offer, rate in self.offer_rates.items()
-            if rate > rate_in_use[offer]
-        }
+    def cost_parts(self) -> list[CostPart]:
+        """The parts of the bill lines: the shares of services, and the remainder that no service pays."""
+        remaining, parts = Counter(self.offer_rates), list[CostPart]()
+        counts, unpriced = Counter[str](), Counter[str]()
+        for line in self.bill_lines:
+            counts[line.offer] += line.count
+            unpriced[line.offer] += 0 if line.is_priced else line.count
+        for service, shares in sorted(self.service_shares.items()):
+            for offer, share in sorted(shares.items()):
+                machine = BilledMachine(f"({offer})", offer, share, {}, is_priced=not unpriced[offer])
+                parts.append(CostPart(machine, share, service, service))
+                remaining[offer] -= share
+        for offer, rate in sorted(remaining.items()):
+            in_use = any(offer in shares for shares in self.service_shares.values())
+            if rate or not in_use:
+                machine = BilledMachine(
+                    f"({offer})", offer, rate, {}, count=counts[offer], is_priced=not unpriced[offer]
+                )
+                parts.append(CostPart(machine, rate))
+        return parts
 
     def regions(self, service: str) -> set[str]:
         cluster_names = {placement.cluster for placement in self.replicas.get(service, ())}

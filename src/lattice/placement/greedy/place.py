@@ -13,8 +13,8 @@ from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.upper_bound import max_additional_on_cheapest, max_additional_replicas
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.offer import domain_of
 from lattice.placement.model.replica_index import Assignment
-from lattice.placement.plugins.filters.spread import domain_of
 
 # From this number of missing replicas on, placing takes longer than computing the upper bound of the free
 # capacity, so the bound is computed first.

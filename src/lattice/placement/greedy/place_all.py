@@ -1,23 +1,27 @@
-"""The placement loop of plan, controller and fit: place all services by priority, with services that depend on
-each other's latency as one group; find stale placements."""
+"""The placement loop of plan, controller and fit: place all services in the order of `placement_order`, with
+services that depend on each other's latency as one group; find stale placements."""
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
+from lattice.placement.greedy.affinity import add_headroom, broken_terms
+from lattice.placement.greedy.gang import short_gangs
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place import Placement, place, violated_rules
+from lattice.placement.greedy.placement_order import ordered_demands, placement_order, tied_dependencies
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.greedy.scale_down import surplus_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk, Requirement
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import is_type_allowed
+from lattice.placement.model.offer import domain_of
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import ELIGIBILITY_FILTERS, eligible_offers
-from lattice.placement.plugins.filters.spread import domain_of
 
 # Limit of offers that place_group tries as the site of the first service of a group.
 MAX_STARTING_OFFERS = 32
@@ -132,14 +136,20 @@ def place_in_rounds(
 def place_one_round(
     demands: Iterable[Demand], fleet: Fleet, policy: RoundPolicy, keep_decisions: int = 0
 ) -> dict[str, Placement]:
-    """Unassign surplus replicas, then place missing replicas, by group and priority; return the placements.
+    """Unassign surplus replicas, then place missing replicas, in the order of
+    `placement_order`; return the placements.
 
     All machines stay in the fleet: a machine is paid for until the machine is removed, so other replicas can
     use its free capacity.
     """
     demands_by_name = {demand.name: demand for demand in demands}
     if policy.removes_surplus:
-        for demand in by_priority(demands_by_name.values()):
+        surplus_demands = [
+            demand
+            for demand in demands_by_name.values()
+            if fleet.replicas.count(demand.name) > demand.replicas
+        ]
+        for demand in ordered_demands(surplus_demands):
             surplus = surplus_assignments(demand, fleet)
             if surplus:
                 clusters = {fleet.machines.cluster[assignment.machine].name for assignment in surplus}
@@ -147,17 +157,22 @@ def place_one_round(
                     fleet.unassign(assignment)
                 policy.surplus_removed(demand, sorted(clusters))
     if not policy.repeats_complete_services:
-        demands_by_name = {
-            name: demand
-            for name, demand in demands_by_name.items()
-            if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
-        }
+        demands_by_name = incomplete(demands_by_name, fleet)
     placements: dict[str, Placement] = {}
-    for group in latency_groups(demands_by_name):
-        for placement in place_group(group, fleet, keep_decisions=keep_decisions):
+    for group in placement_order(demands_by_name):
+        for placement in place_whole_gangs(group, fleet, keep_decisions=keep_decisions):
             placements[placement.demand.name] = placement
         policy.group_placed(group)
     return placements
+
+
+def incomplete(demands: Mapping[str, Demand], fleet: Fleet) -> dict[str, Demand]:
+    """Return the demands that have missing replicas, or that no supply can satisfy."""
+    return {
+        name: demand
+        for name, demand in demands.items()
+        if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
+    }
 
 
 def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
@@ -191,51 +206,23 @@ def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
     return outgrown
 
 
-def by_priority(demands: Iterable[Demand]) -> list[Demand]:
-    """Sort demands by descending priority, then by name."""
-    return sorted(demands, key=lambda demand: (-demand.priority, demand.name))
-
-
-def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
-    """Yield groups of services that latency limits tie to each other, dependencies first. Most groups have
-    one service."""
-    dependencies = {
-        name: [target for _, target in demand.latency_to if target in demands and target != name]
-        for name, demand in demands.items()
-    }
-    # Union-find: services with a latency limit between them get the same root.
-    root = {name: name for name in demands}
-
-    def root_of(name: str) -> str:
-        while root[name] != name:
-            name = root[name]
-        return name
-
-    for name, targets in dependencies.items():
-        for target in targets:
-            root[root_of(name)] = root_of(target)
-    members: dict[str, list[Demand]] = {}
-    for demand in by_priority(demands.values()):
-        members.setdefault(root_of(demand.name), []).append(demand)
-    for group in members.values():
-        yield _dependencies_first(group, dependencies)
-
-
-def _dependencies_first(group: Sequence[Demand], dependencies: dict[str, list[str]]) -> list[Demand]:
-    by_name = {demand.name: demand for demand in group}
-    ordered: dict[str, Demand] = {}
-
-    def visit(name: str, path: frozenset[str]) -> None:
-        # A name in the path closes a dependency cycle; the cycle is cut here.
-        if name in ordered or name in path:
-            return
-        for target in sorted(dependencies[name]):
-            visit(target, path | {name})
-        ordered[name] = by_name[name]
-
-    for demand in group:
-        visit(demand.name, frozenset())
-    return list(ordered.values())
+def place_whole_gangs(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> list[Placement]:
+    """Place the group; if a gang ends with fewer replicas than its minimum, place the group without the
+    services of that gang."""
+    with fleet.attempt() as attempt:
+        placements = place_group(group, fleet, keep_decisions=keep_decisions)
+        short = short_gangs(group, fleet)
+        attempt.succeeded = not short
+    if not short:
+        return placements
+    unplaced = [placement for placement in placements if placement.demand.gang in short]
+    for placement in unplaced:
+        placement.assignments = []
+        placement.missing = max(0, placement.demand.replicas - fleet.replicas.count(placement.demand.name))
+    remaining = [demand for demand in group if demand.gang not in short]
+    if not remaining:
+        return unplaced
+    return [*place_whole_gangs(remaining, fleet, keep_decisions=keep_decisions), *unplaced]
 
 
 def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> list[Placement]:
@@ -244,23 +231,39 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
 
     If no attempt places the whole group, every service is placed on its own.
     """
-    if len(group) == 1:
-        return [place(group[0], fleet, keep_decisions=keep_decisions)]
+    tied = tied_dependencies({demand.name: demand for demand in group})
+    # A gang without dependencies between its services needs no common starting offer.
+    if not any(tied.values()):
+        return [place(demand, fleet, keep_decisions=keep_decisions) for demand in group]
+    # Any other member is complete or not whatever the starting offer.
+    decisive = {target for targets in tied.values() for target in targets}
+    decisive.update(
+        demand.name for demand in group if demand.bound_neighbours or demand.near_terms or demand.gang
+    )
     # The first service may start in every offer that fits it, regardless of its dependencies.
     first = group[0]
     ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))
     decision = decide(ask, fleet.table, profile_of(first.preferences))
     starting_offers = [fleet.offers[row].name for row in best_rows(decision, MAX_STARTING_OFFERS)]
-    for offer in ("", *starting_offers):
+    variants = [group]
+    # Replicas that must share a machine with a replica of the group need a machine large enough for both.
+    if with_headroom := add_headroom(group):
+        variants.append(with_headroom)
+    for offer, variant in itertools.product(("", *starting_offers), variants):
         with fleet.attempt() as attempt:
-            placements = _place_group_from(group, offer, fleet, keep_decisions)
-            is_complete = all(placement.is_complete for placement in placements)
+            placements = _place_group_from(variant, offer, fleet, keep_decisions)
+            is_complete = all(
+                placement.is_complete for placement in placements if placement.demand.name in decisive
+            )
             # A service of a cycle may have been placed without its latency limit, so every limit of the group
             # is checked again here.
             attempt.succeeded = is_complete and not any(
-                misplaced_assignments(demand, fleet) for demand in group
+                misplaced_assignments(demand, fleet) or broken_terms(demand, fleet) for demand in group
             )
         if attempt.succeeded:
+            for placement, demand in zip(placements, group, strict=True):
+                # The variant was only for this attempt.
+                placement.demand = demand
             return placements
     return [place(demand, fleet, keep_decisions=keep_decisions) for demand in group]
 
@@ -281,8 +284,11 @@ def _place_group_from(
             variant = replace(
                 demand, requirements=(*demand.requirements, Requirement("region", site, GROUP_SOURCE))
             )
-        awaits_dependency = any(not fleet.assignments.get(target) for _, target in demand.latency_to)
-        depends_on_group = any(target in {member.name for member in group} for _, target in demand.latency_to)
+        members = {member.name for member in group}
+        targets = {target for _, target in demand.latency_to}
+        targets.update(*(term.targets for term in demand.near_terms))
+        awaits_dependency = any(not fleet.assignments.get(target) for target in targets)
+        depends_on_group = not targets.isdisjoint(members)
         if awaits_dependency and depends_on_group:
             variant = replace(variant, ignored_limits=variant.ignored_limits | {"dependencies"})
         placement = place(variant, fleet, keep_decisions=keep_decisions)
@@ -335,7 +341,7 @@ def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
     not make an existing spread over several domains uneven.
     """
     counts = fleet.replicas.by_offer(demand.name)
-    broken = violated_rules(demand, fleet, counts)
+    broken = [*violated_rules(demand, fleet, counts), *broken_terms(demand, fleet)]
     eligible = eligible_offers(ReplicaAsk(demand), fleet)
     for requirement in demand.spread:
         is_in_one_domain = len({domain_of(fleet.offers[row], requirement.value) for row in counts}) == 1

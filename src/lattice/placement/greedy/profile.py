@@ -5,6 +5,7 @@ from typing import cast
 
 from lattice.engine.plugin import Filter, Profile, Score
 from lattice.placement.model.demand import CHEAPEST_FIRST, Preferences
+from lattice.placement.plugins.filters.affinity import Affinity
 from lattice.placement.plugins.filters.available import Available
 from lattice.placement.plugins.filters.budget import BudgetFilter
 from lattice.placement.plugins.filters.capabilities import Capabilities
@@ -20,7 +21,8 @@ from lattice.placement.plugins.scores.cost import Cost
 from lattice.placement.plugins.scores.least_allocated import LeastAllocated
 from lattice.placement.plugins.scores.overflow_order import OverflowOrder
 from lattice.placement.plugins.scores.owned_first import OwnedFirst
-from lattice.placement.plugins.scores.proximity import Proximity
+from lattice.placement.plugins.scores.preferred_affinity import PreferredAffinity
+from lattice.placement.plugins.scores.proximity import Nearness, Proximity
 from lattice.placement.plugins.scores.soft_spread import SoftSpread
 from lattice.placement.plugins.scores.static_headroom import StaticHeadroom
 
@@ -31,6 +33,7 @@ FILTERS = (
     Residency(),
     Region(),
     Latency(),
+    Affinity(),
     Spread(),
     Overflow(),
     Available(),
@@ -42,6 +45,7 @@ OWNED_FIRST_WEIGHT = 256.0
 OVERFLOW_ORDER_WEIGHT = 128.0
 PROXIMITY_WEIGHT = 64.0
 SOFT_SPREAD_WEIGHT = 16.0
+PREFERRED_AFFINITY_WEIGHT = 4.0
 PREFERENCES_WEIGHT = 1.0
 # Breaks ties between data centers, which all cost nothing.
 STATIC_HEADROOM_WEIGHT = 0.125
@@ -50,9 +54,10 @@ STATIC_HEADROOM_WEIGHT = 0.125
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
     """Return the profile for the preferences: owned before rented, then the order of overflow regions, then
-    near neighbours, then soft spread, then the preferences.
+    the nearness to neighbours with a latency limit, then soft spread, then preferred affinity, then the
+    preferences.
 
-    Without preferences the cheapest offer wins.
+    Every preference is normalised over the candidates. Without preferences the cheapest offer wins.
     """
     effective_preferences = preferences or CHEAPEST_FIRST
     total_weight = sum(weight for _, _, weight in effective_preferences)
@@ -61,14 +66,18 @@ def profile_of(preferences: Preferences) -> Profile:
         (OverflowOrder(), OVERFLOW_ORDER_WEIGHT),
         (Proximity(), PROXIMITY_WEIGHT),
         (SoftSpread(), SOFT_SPREAD_WEIGHT),
+        (PreferredAffinity(), PREFERRED_AFFINITY_WEIGHT),
     ]
     for sort, ascending, weight in effective_preferences:
-        scores.append(
-            (
-                Cost(ascending) if sort == "cost" else LeastAllocated(not ascending),
-                PREFERENCES_WEIGHT * weight / total_weight,
-            )
-        )
+        plugin: object
+        match sort:
+            case "cost":
+                plugin = Cost(ascending)
+            case "availableCapacity":
+                plugin = LeastAllocated(not ascending)
+            case "proximity":
+                plugin = Nearness()
+        scores.append((plugin, PREFERENCES_WEIGHT * weight / total_weight))
     if not any(sort == "availableCapacity" for sort, _, _ in effective_preferences):
         scores.append((StaticHeadroom(), STATIC_HEADROOM_WEIGHT))
     return Profile(

@@ -70,7 +70,7 @@ def _dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, 
     return out_of_range
 
 
-def _cost_rank(fleet: Fleet, assignment: Assignment) -> tuple[bool, int, int, str]:
+def _cost_rank(fleet: Fleet, assignment: Assignment) -> tuple[bool, int, int, int, int, str]:
     machines = fleet.machines
     cluster, machine_type = machines.cluster[assignment.machine], machines.machine_type[assignment.machine]
     fewest_replicas = -sum(machines.replica_counts[assignment.machine].values())
@@ -78,6 +78,9 @@ def _cost_rank(fleet: Fleet, assignment: Assignment) -> tuple[bool, int, int, st
         not fleet.offers[cluster.offer_row].is_static,
         machine_type.rate,
         fewest_replicas,
+        # Rows are in tie order: names decide only between machines that are equal in everything else.
+        cluster.offer_row,
+        machine_type.tie_key,
         machines.names[assignment.machine],
     )
 

@@ -1,70 +1,20 @@
-"""Remediate unschedulable replicas: add a machine to their cluster, else move the replicas to another
-cluster."""
+"""Whether a cluster can get a machine for unschedulable replicas, what keeps it from growing, and which
+machines are paid in advance."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from lattice.kinds.meta.quantity import format_dollars
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
-from lattice.placement.greedy.place import place
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.inventory import Cluster
+from lattice.placement.model.machine_catalog import fits_empty_machine
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.replica_index import Assignment
-
-
-@dataclass(frozen=True, slots=True)
-class Remediation:
-    """The remediation of one node group: the replicas that it helps and the machines that are added; with 0
-    machines the replicas move."""
-
-    node_group: NodeGroupKey
-    replicas: int
-    machines: int = 0
-
-
-def remediate(
-    demand: Demand, fleet: Fleet, unschedulable: Counter[NodeGroupKey], observation: ReplicaObservation
-) -> list[Remediation]:
-    """Remediate the unschedulable replicas of the demand, by node group.
-
-    A node group with bought machines that have not joined yet is skipped, because these machines may accept
-    the replicas. Blocked node groups are not skipped: no ledger pays for their machines, so no machine joins.
-    """
-    remediations = []
-    for node_group, count in sorted(unschedulable.items()):
-        cluster = fleet.clusters.get(node_group[0])
-        # Machines that were bought and have not joined yet may accept the replicas.
-        if cluster is None or (
-            _awaits_machines(fleet, observation, node_group) and node_group not in observation.blocked
-        ):
-            continue
-        # The last assignments of the node group stand for the unschedulable replicas.
-        assignments = [
-            assignment
-            for assignment in fleet.assignments.get(demand.name, ())
-            if _node_group_of(fleet, assignment) == node_group
-        ][::-1][:count]
-        machines, remaining = _grow_cluster(demand, fleet, cluster, assignments)
-        if machines:
-            remediations.append(Remediation(node_group, len(assignments) - len(remaining), machines))
-        # Move the remaining replicas to other clusters until a replica fits nowhere.
-        moved = 0
-        for assignment in remaining:
-            with fleet.attempt() as attempt, _closed_cluster(fleet, cluster):
-                fleet.unassign(assignment)
-                placement = place(demand, fleet)
-                attempt.succeeded = placement.is_complete or bool(placement.assignments)
-            if not attempt.succeeded:
-                break
-            moved += 1
-        if moved:
-            remediations.append(Remediation(node_group, moved))
-    return remediations
 
 
 def payable_in_advance(fleet: Fleet, observation: ReplicaObservation) -> frozenset[NodeGroupKey]:
@@ -101,6 +51,57 @@ def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class GrowthBlocker:
+    """Why a cluster gets no machine for a replica, with what the machine needs and what is there."""
+
+    text: str
+    need: str = ""
+    have: str = ""
+    # The ledger whose hard limit refuses the machine, and the rate of the machine in micro-dollars per hour.
+    ledger: str = ""
+    rate: int = 0
+
+
+def growth_blocker(demand: Demand, fleet: Fleet, cluster: Cluster, node_class: str) -> GrowthBlocker:
+    """Return what keeps the cluster from getting one more machine of the class for a replica."""
+    offer = fleet.offers[cluster.offer_row]
+    kind = next((candidate for candidate in offer.types if candidate.name == node_class), None)
+    if offer.closed_reason:
+        return GrowthBlocker(f"{offer.name} is closed: {offer.closed_reason}")
+    if kind is None:
+        return GrowthBlocker(f"{offer.name} no longer offers class {node_class}")
+    if not fits_empty_machine(demand, kind):
+        return GrowthBlocker(f"no machine of class {node_class} in {offer.name} fits a replica")
+    limit = min(cluster.max_nodes, offer.limits.nodes_per_cluster)
+    if len(cluster.machines) >= limit:
+        have = f"{len(cluster.machines)} of {limit}"
+        return GrowthBlocker(f"cluster {cluster.name} has all its nodes", "1 node more", have)
+    table = fleet.table
+    for resource in ("nodes", "cpu", "memory"):
+        amount = 1 if resource == "nodes" else kind.size.get(resource, 0)
+        free = int(table.free(table.resource_index[resource])[cluster.offer_row])
+        if amount > free:
+            need, have = f"{amount:,} {resource} more", f"{max(0, free):,}"
+            return GrowthBlocker(f"{offer.name} is full", need, have)
+    if _is_affordable(fleet, cluster, kind):
+        return GrowthBlocker(f"the machines of {offer.name} are reserved for other services")
+    if not kind.is_priced:
+        return GrowthBlocker(f"class {node_class} has no known price, and a budget applies")
+    ledgers = fleet.ledgers
+    payers = ledgers.paying_for(cluster.offer_row, cluster.overflow_source)
+    name = min(payers, key=lambda ledger: ledgers.commit_cap(ledger) - ledgers.committed[ledger])
+    headroom = max(0, ledgers.commit_cap(name) - ledgers.committed[name])
+    account = ledgers.budgets[name].account
+    return GrowthBlocker(
+        f"over budget: {account} cannot pay for one more machine of class {node_class}",
+        f"{format_dollars(kind.rate)}/h",
+        f"{format_dollars(headroom)}/h",
+        name,
+        kind.rate,
+    )
+
+
 def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
     """Report whether the desired machines of the cluster stay within the limits of the cluster and its
     offer."""
@@ -116,36 +117,14 @@ def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
     )
 
 
-def _node_group_of(fleet: Fleet, assignment: Assignment) -> NodeGroupKey:
+def node_group_of(fleet: Fleet, assignment: Assignment) -> NodeGroupKey:
     return (
         fleet.machines.cluster[assignment.machine].name,
         fleet.machines.machine_type[assignment.machine].name,
     )
 
 
-def _grow_cluster(
-    demand: Demand, fleet: Fleet, cluster: Cluster, assignments: list[Assignment]
-) -> tuple[int, list[Assignment]]:
-    """Add machines and assign the replicas to these machines; return the number of machines and the remaining
-    assignments."""
-    remaining, added = list(assignments), 0
-    while remaining:
-        machine_type = _growable_type(fleet, cluster, _node_group_of(fleet, remaining[0])[1])
-        if machine_type is None:
-            break
-        machine = fleet.inventory.add_machine(cluster, machine_type)
-        # The replica does not fit on an empty machine of this type: more machines do not help.
-        if not fleet.groups.fits_on_machine(demand, machine):
-            fleet.inventory.drop_machine(machine)
-            break
-        added += 1
-        while remaining and fleet.groups.fits_on_machine(demand, machine):
-            fleet.unassign(remaining.pop())
-            fleet.assign_replica(demand, machine)
-    return added, remaining
-
-
-def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
+def growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
     """Return the machine type if the cluster, its offer and its budgets allow one more machine of the type,
     else None."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
@@ -179,13 +158,18 @@ def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) ->
 
 
 @contextmanager
-def _closed_cluster(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
-    """Close the cluster to new replicas inside the context.
+def closed_cluster(fleet: Fleet, cluster: Cluster, node_class: str) -> Iterator[None]:
+    """Close the cluster to new replicas inside the context, except for its joined machines of other classes.
 
     The model shows free capacity on its machines, but no node accepts the replica, so the placement must not
-    choose the cluster again.
+    choose the cluster again. Joined machines differ in size: only those of the class have rejected the replica.
     """
-    machines = list(cluster.machines)
+    types = fleet.machines.machine_type
+    machines = [
+        machine
+        for machine in cluster.machines
+        if not types[machine].is_joined or types[machine].name == node_class
+    ]
     was_closed = [bool(fleet.machines.column("closed")[machine]) for machine in machines]
     for machine in machines:
         fleet.machines.set(machine, "closed", True, fixed=False)

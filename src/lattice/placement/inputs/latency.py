@@ -5,7 +5,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from functools import cache
 
@@ -116,7 +116,25 @@ class Latencies:
             ms = _lookup_rtt(self.measured, by.aliases, to.aliases)
             if ms is not None:
                 return Rtt(ms, self.source)
-        return _estimate_rtt(a, b)
+        # The estimate within a location, zone or region, else over the distance; None if a site is unknown.
+        if a.location and a.location == b.location:
+            return Rtt(SAME_ZONE_RTT_MS, "same location")
+        if any(
+            a_key and a_key == b_key for a_key, b_key in zip(_region_keys(a), _region_keys(b), strict=True)
+        ):
+            if a.zone and a.zone == b.zone:
+                return Rtt(SAME_ZONE_RTT_MS, "same zone")
+            return Rtt(SAME_REGION_RTT_MS, "same region")
+        site_a, site_b = site_of(a.provider, a.region), site_of(b.provider, b.region)
+        if site_a is None or site_b is None:
+            return None
+        km = _great_circle_km(site_a, site_b)
+        return Rtt(_distance_to_rtt_ms(km), f"estimated over {km:,} km")
+
+    def with_declared(self, a: str, b: str, ms: int) -> "Latencies":
+        """The latencies with one more declaration, of offer `a` about offer `b`."""
+        declared = {**self.declared, a: {**self.declared.get(a, {}), b: ms}}
+        return replace(self, declared=declared)
 
     def matrix(self, places: Sequence[Place]) -> NDArray[np.int64]:
         """Milliseconds from every place (row) to every place (column); UNKNOWN_RTT_MS where `between` returns
@@ -201,21 +219,6 @@ def _index_by_alias(side: _Side, keys: Set[str]) -> _Index:
         key: [(level, np.array(at, dtype=np.intp)) for level, at in by_level.items()]
         for key, by_level in positions.items()
     }
-
-
-def _estimate_rtt(a: Place, b: Place) -> Rtt | None:
-    """The estimate within a location, zone or region, else over the distance; None if a site is unknown."""
-    if a.location and a.location == b.location:
-        return Rtt(SAME_ZONE_RTT_MS, "same location")
-    if any(a_key and a_key == b_key for a_key, b_key in zip(_region_keys(a), _region_keys(b), strict=True)):
-        if a.zone and a.zone == b.zone:
-            return Rtt(SAME_ZONE_RTT_MS, "same zone")
-        return Rtt(SAME_REGION_RTT_MS, "same region")
-    site_a, site_b = site_of(a.provider, a.region), site_of(b.provider, b.region)
-    if site_a is None or site_b is None:
-        return None
-    km = _great_circle_km(site_a, site_b)
-    return Rtt(_distance_to_rtt_ms(km), f"estimated over {km:,} km")
 
 
 def _region_keys(place: Place) -> tuple[str, str]:

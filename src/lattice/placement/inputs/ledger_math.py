@@ -5,7 +5,7 @@ Rates are micro-dollars per hour and times are microseconds, so a product counts
 rounded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,23 +20,50 @@ from lattice.kinds.ledger import (
     LedgerSpec,
     LedgerStatus,
     Lot,
+    Refusal,
     cluster_number,
 )
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.meta.quantity import MICRO, format_dollars, format_per_hour, format_per_month
+from lattice.kinds.meta.quantity import (
+    CENT_MICROS,
+    MICRO,
+    format_cents,
+    format_dollars,
+    format_per_hour,
+    format_per_month,
+    round_to_cents,
+)
 from lattice.kinds.meta.timestamps import format_micro_time, parse_timestamp
 
+# A cluster and a node class.
+NodeGroup = tuple[str, str]
 # The month of a budget has 30 days.
 HOURS_PER_MONTH = 720
 # Headroom of a budget that rejects no commitment; the sum of two still fits in 64 bits.
 UNLIMITED_HEADROOM = 1 << 61
+# A budget returns from Alert or Exceeded only below the threshold less this part of the limit, so that rounding
+# cannot make it flap.
+HYSTERESIS_MILLIONTHS = 1_000
 # Number of past months that a ledger keeps.
 RETAINED_MONTHS = 13
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class BudgetRule(StrEnum):
+    """The two rules of every limit."""
+
+    # 30 days at the committed hourly rate.
+    RUN_RATE = "RunRate"
+    # The spending of the calendar month: spent so far, plus the committed rate until the month ends.
+    CALENDAR_MONTH = "CalendarMonth"
+
+    @property
+    def words(self) -> str:
+        return "30-day run rate" if self is BudgetRule.RUN_RATE else "calendar month"
+
+
 class BudgetState(StrEnum):
-    """The state of a budget by its projected spending."""
+    """The state of a budget by the rule that binds."""
 
     OK = "Ok"
     ALERT = "Alert"
@@ -60,11 +87,21 @@ class BudgetStatus:
     spent: int
     # Spent so far, plus the current rate until the end of the month.
     projected: int
+    # 30 days at the current rate.
+    run_rate: int
     limit: int | None
-    # The projected spending in millionths of the limit; None without a limit.
+    # The use under the rule that binds, in millionths of the limit; None without a limit.
     utilisation: int | None
+    # The rule that binds: the rule with the larger use.
+    rule: BudgetRule
     state: BudgetState
     is_hard: bool
+    alert_millionths: int = 0
+
+    @property
+    def used(self) -> int:
+        """Micro-dollars per month under the rule that binds."""
+        return self.run_rate if self.rule is BudgetRule.RUN_RATE else self.projected
 
     @property
     def is_exceeded(self) -> bool:
@@ -92,6 +129,7 @@ class BudgetRejection:
     limit: int
     raise_by: int
     payer: str = ""  # the account in words
+    rule: BudgetRule = BudgetRule.RUN_RATE  # the rule with less headroom
 
     @property
     def missing(self) -> int:
@@ -177,19 +215,71 @@ def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Latt
 
 
 def release(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> LatticeLedger:
-    """The ledger without the lot, after the machines are confirmed to be deleted; raises Invalid if the
-    ledger does not pay for the lot."""
-    paid = sum(
-        paid_lot.count for paid_lot in ledger.status.machines.get(cluster, ()) if _same_price(paid_lot, lot)
-    )
-    if not 1 <= lot.count <= paid:
+    """The ledger without the machines of the lot, after the machines are confirmed to be deleted; raises
+    Invalid if the ledger pays for fewer machines of the class.
+
+    The price of the lot only decides which machines go first: a price change may have re-priced the machines
+    since the caller read the ledger.
+    """
+    paid_lots = [
+        paid for paid in ledger.status.machines.get(cluster, ()) if paid.node_class == lot.node_class
+    ]
+    paid_count = sum(paid.count for paid in paid_lots)
+    if not 1 <= lot.count <= paid_count:
         raise Invalid(
-            f"pays for {paid} {lot.node_class} at {format_per_hour(lot.micros)} in cluster {cluster}, "
-            f"cannot release {lot.count}",
+            f"pays for {paid_count} {lot.node_class} in cluster {cluster}, cannot release {lot.count}",
             where=f"latticeledger/{ledger.metadata.name}",
             fix="release what status.machines lists, once, when it is gone",
         )
-    return _adjust_lot(accrue(ledger, now), cluster, lot, -lot.count)
+    ledger, remaining = accrue(ledger, now), lot.count
+    for paid in sorted(paid_lots, key=lambda paid: (not _same_price(paid, lot), -paid.micros)):
+        if (count := min(paid.count, remaining)) > 0:
+            ledger, remaining = _adjust_lot(ledger, cluster, paid, -count), remaining - count
+    return ledger
+
+
+def reprice(ledger: LatticeLedger, prices: Mapping[NodeGroup, int | None], now: datetime) -> LatticeLedger:
+    """The ledger with its machines at the prices of now, by cluster and class; the time until now is counted at
+    the previous prices.
+
+    With the price None, which is unknown, the machines keep their last price and are marked. Machines of a
+    cluster and class that `prices` does not name stay as they are.
+    """
+    ledger = accrue(ledger, now)
+    machines: dict[str, tuple[Lot, ...]] = {}
+    for cluster, lots in ledger.status.machines.items():
+        merged: dict[tuple[str, int, bool], int] = {}
+        last_price: dict[str, int] = {}
+        for lot in lots:
+            last_price[lot.node_class] = max(lot.micros, last_price.get(lot.node_class, 0))
+        for lot in lots:
+            key = (lot.node_class, lot.micros, lot.price_unknown)
+            if (cluster, lot.node_class) in prices:
+                price = prices[cluster, lot.node_class]
+                key = (lot.node_class, last_price[lot.node_class] if price is None else price, price is None)
+            merged[key] = merged.get(key, 0) + lot.count
+        machines[cluster] = tuple(
+            Lot(node_class=node_class, count=count, micros=micros, price_unknown=is_unknown)
+            for (node_class, micros, is_unknown), count in sorted(merged.items())
+        )
+    committed = sum(sum(lot.rate for lot in lots) for lots in machines.values())
+    return _with_status(ledger, machines=machines, committed_micros=committed)
+
+
+def refuse(ledger: LatticeLedger, refusals: Sequence[Refusal]) -> LatticeLedger:
+    """The ledger with the purchases that its limit refuses now. A refusal that goes on keeps its time, and keeps
+    its amounts while only the headroom has changed."""
+    previous = {refusal.service: refusal for refusal in ledger.status.refused}
+    refused = []
+    for refusal in sorted(refusals, key=lambda refusal: refusal.service):
+        earlier = previous.get(refusal.service)
+        if earlier is None:
+            refused.append(refusal)
+        elif (earlier.rule, earlier.need_micros) == (refusal.rule, refusal.need_micros):
+            refused.append(earlier)
+        else:
+            refused.append(msgspec.structs.replace(refusal, at=earlier.at))
+    return _with_status(ledger, refused=tuple(refused))
 
 
 def _adjust_lot(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLedger:
@@ -214,7 +304,7 @@ def _adjust_lot(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> Latti
 
 
 def _same_price(a: Lot, b: Lot) -> bool:
-    return (a.node_class, a.micros) == (b.node_class, b.micros)
+    return (a.node_class, a.micros, a.price_unknown) == (b.node_class, b.micros, b.price_unknown)
 
 
 def _with_status(ledger: LatticeLedger, **changes: object) -> LatticeLedger:
@@ -256,7 +346,16 @@ def may_commit(ledger: LatticeLedger, added_rate: int, now: datetime) -> BudgetA
         limit,
         required_limit(ledger, added_rate, now) - limit,
         str(ledger.spec.budget),
+        tightest_rule(ledger, now),
     )
+
+
+def tightest_rule(ledger: LatticeLedger, now: datetime) -> BudgetRule:
+    """The rule that leaves the smaller additional rate within the limit."""
+    limit = ledger.spec.limit_micros or 0
+    spent, remaining_us, _ = _month_to_date(ledger, now)
+    is_month = (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us < limit // HOURS_PER_MONTH
+    return BudgetRule.CALENDAR_MONTH if is_month else BudgetRule.RUN_RATE
 
 
 def headroom(ledger: LatticeLedger, now: datetime) -> int:
@@ -270,11 +369,18 @@ def headroom_to_limit(ledger: LatticeLedger, now: datetime) -> int:
     limit = ledger.spec.limit_micros
     if limit is None:
         return UNLIMITED_HEADROOM
-    spent, remaining_us, committed = _month_to_date(ledger, now)
+    return max(0, rate_cap(ledger, now) - ledger.status.committed_micros)
+
+
+def rate_cap(ledger: LatticeLedger, now: datetime) -> int:
+    """The largest rate per hour within the limit, hard or soft, for all machines together; negative when the
+    spending alone exceeds the limit, UNLIMITED_HEADROOM without a limit."""
+    limit = ledger.spec.limit_micros
+    if limit is None:
+        return UNLIMITED_HEADROOM
+    spent, remaining_us, _ = _month_to_date(ledger, now)
     # Both limits hold: the rate over 30 days, and the projected spending of the calendar month.
-    return max(
-        0, min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us) - committed
-    )
+    return min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us)
 
 
 def required_limit(ledger: LatticeLedger, added_rate: int, now: datetime) -> int:
@@ -287,28 +393,104 @@ def required_limit(ledger: LatticeLedger, added_rate: int, now: datetime) -> int
     )
 
 
-def budget_status(ledger: LatticeLedger, now: datetime, added_rate: int = 0) -> BudgetStatus:
-    """The status of the budget with `added_rate` micro-dollars per hour from now on."""
+def budget_status(
+    ledger: LatticeLedger, now: datetime, added_rate: int = 0, *, previous: str = ""
+) -> BudgetStatus:
+    """The status of the budget with `added_rate` micro-dollars per hour from now on.
+
+    `previous` is the state that was shown last: it changes to a better state only once the use is
+    HYSTERESIS_MILLIONTHS of the limit below the threshold.
+    """
     spent, remaining_us, committed = _month_to_date(ledger, now)
-    projected = spent + (committed + added_rate) * remaining_us
-    limit = ledger.spec.limit_micros
-    utilisation, state = None, BudgetState.OK
+    rate, limit = committed + added_rate, ledger.spec.limit_micros
+    projected, run_rate = spent + rate * remaining_us, rate * HOURS_PER_MONTH
+    utilisation, state, rule = None, BudgetState.OK, BudgetRule.CALENDAR_MONTH
     if limit is not None:
         limit_parts = limit * MICROSECONDS_PER_HOUR
+        used = max(projected, run_rate * MICROSECONDS_PER_HOUR)
+        if used > projected:
+            rule = BudgetRule.RUN_RATE
         # A budget of zero is used up.
-        utilisation = projected * MICRO // limit_parts if limit_parts else MICRO
-        if projected >= limit_parts:
-            state = BudgetState.EXCEEDED
-        elif projected * MICRO >= ledger.spec.alert_millionths * limit_parts:
-            state = BudgetState.ALERT
+        utilisation = used * MICRO // limit_parts if limit_parts else MICRO
+        state = _state(
+            ledger.spec, utilisation, is_over=projected >= limit_parts or run_rate > limit, previous=previous
+        )
     return BudgetStatus(
         spent // MICROSECONDS_PER_HOUR,
         projected // MICROSECONDS_PER_HOUR,
+        run_rate,
         limit,
         utilisation,
+        rule,
         state,
         ledger.spec.hard,
+        ledger.spec.alert_millionths,
     )
+
+
+def _state(terms: LedgerSpec, utilisation: int, *, is_over: bool, previous: str) -> BudgetState:
+    slack = HYSTERESIS_MILLIONTHS
+    if is_over or (previous == BudgetState.EXCEEDED and utilisation > MICRO - slack):
+        return BudgetState.EXCEEDED
+    alert = terms.alert_millionths
+    was_alerting = previous in (BudgetState.ALERT, BudgetState.EXCEEDED)
+    if utilisation >= alert or (was_alerting and utilisation > alert - slack):
+        return BudgetState.ALERT
+    return BudgetState.OK
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetVerdict:
+    """Whether the budget is exceeded: a hard limit refuses a purchase now, the projection reaches the limit, or
+    30 days at the current rate cost more than the limit.
+
+    `reason` is the reason of the condition BudgetExceeded, `message` names the rule, the amounts, the refused
+    services and the limit that would suffice.
+    """
+
+    status: BudgetStatus
+    is_exceeded: bool
+    reason: str
+    message: str
+    refused: tuple[Refusal, ...] = ()
+
+
+def judge_budget(ledger: LatticeLedger, now: datetime, previous: str = "") -> BudgetVerdict:
+    """The verdict about a budget with a limit; `previous` is the state that was shown last."""
+    status = budget_status(ledger, now, previous=previous)
+    limit = status.limit or 0
+    # Rounded to cents: a finer amount would change the message, and cause a write, every second.
+    used = format_dollars(round_to_cents(status.used))
+    text = f"{status.rule.words}: {used} of {format_dollars(limit)} ({percent_text(status.utilisation)})"
+    refused = ledger.status.refused if ledger.spec.hard else ()
+    if status.is_exceeded:
+        over = round_to_cents(status.used) - limit
+        text += f", {format_dollars(over)} over the limit" if over > 0 else ", the limit is reached"
+        text += "; nothing is stopped, nothing more is bought" if ledger.spec.hard else "; the limit is soft"
+    if refused:
+        first = refused[0]
+        and_more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        needed = max(refusal.limit_needed_micros for refusal in refused)
+        # Rounded up: the limit must cover the purchase.
+        needed = -(-needed // CENT_MICROS) * CENT_MICROS
+        text += (
+            f"; refused for {first.service}{and_more}: needs {format_per_hour(first.need_micros)}, the "
+            f"{BudgetRule(first.rule).words} leaves {format_per_hour(first.have_micros)}; a limit of "
+            f"{format_dollars(needed)} would do"
+        )
+    if refused and not status.is_exceeded:
+        return BudgetVerdict(status, True, "PurchaseRefused", text, refused)
+    if not status.is_exceeded:
+        return BudgetVerdict(status, False, "WithinBudget", text)
+    return BudgetVerdict(status, True, "HardLimit" if ledger.spec.hard else "SoftLimit", text, refused)
+
+
+def percent_text(utilisation: int | None) -> str:
+    """A share in millionths as a percentage with one digit, rounded down: 99.96 % does not look like 100 %."""
+    if utilisation is None:
+        return "no limit"
+    tenths = utilisation * 1000 // MICRO
+    return f"{tenths // 10}.{tenths % 10} %" if tenths % 10 else f"{tenths // 10} %"
 
 
 def projected_month_cost(ledger: LatticeLedger, now: datetime) -> int:
@@ -327,11 +509,13 @@ def _month_to_date(ledger: LatticeLedger, now: datetime) -> tuple[int, int, int]
 def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
     """The ledger with phase and message for users, as of the moment that the ledger is accrued to."""
     status = ledger.status
-    current = budget_status(ledger, parse_timestamp(status.as_of))
+    current = budget_status(ledger, parse_timestamp(status.as_of), previous=status.phase)
     limit = "no limit" if current.limit is None else format_per_month(current.limit)
-    spent = f"{format_dollars(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
-    rate, projected = format_per_hour(status.committed_micros), format_dollars(current.projected)
+    spent = f"{format_cents(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
+    rate, projected = format_per_hour(status.committed_micros), format_cents(current.projected)
     message = f"{rate}; {spent}, {projected} projected in {status.month}; {limit}"
+    if current.limit is not None:
+        message += f", {percent_text(current.utilisation)} used by the {current.rule.words}"
     return _with_status(ledger, phase=current.state.value, message=message)
 
 

@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -17,20 +18,22 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_existing, is_terminating
+from lattice.placement.inputs.bill import BARE_WORKLOAD_PREFIX
+from lattice.placement.inputs.joined_machines import JoinedMachine
+from lattice.placement.inputs.observed_machines import MachineReport, machine_report
 from lattice.placement.inputs.price_book import Price
-from lattice.placement.model.demand import Demand, group_name
+from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
-from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
+from lattice.placement.model.inventory import Cluster, group_name
+from lattice.placement.model.offer import NO_LIMIT, TIE_KEY_BITS, MachineType, Offer
 from lattice.placement.model.replica_index import Assignment
-from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
+from lattice.placement.model.supply import NodeClasses, as_owned, digest, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
-# Prefix of the name under which the fleet lists a bare workload (a workload without a service) among
-# services.
-BARE_WORKLOAD_PREFIX = "workload/"
-# A node class, and the allocatable resources that nodes of the class report; empty before a node reports.
-ReportedSize = tuple[str, Mapping[str, int]]
+# Prefix of the name under which the fleet lists a surge replica, which runs beside the placed replicas.
+SURGE_PREFIX = f"{BARE_WORKLOAD_PREFIX}surge:"
+# A node class, and what nodes of the class report; None before a node reports.
+ReportedMachine = tuple[str, MachineReport | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,15 @@ class LedgerPrices:
     classes: NodeClasses
     # Micro-dollars per hour of every paid machine by cluster and class, the most expensive last.
     rates: dict[tuple[str, str], list[int]]
+    # The clusters and classes with machines of unknown price.
+    unpriced: set[tuple[str, str]] = field(default_factory=set)
 
     @staticmethod
     def of(objects: Iterable[Kind], classes: NodeClasses) -> "LedgerPrices":
         """Read the prices from the ledgers; nested budgets pay for the same machine, so the first ledger with
         the cluster counts."""
         rates: dict[tuple[str, str], list[int]] = {}
+        unpriced: set[tuple[str, str]] = set()
         counted: set[str] = set()
         for ledger in sorted(of_kind(objects, LatticeLedger), key=lambda ledger: ledger.metadata.name):
             for cluster, lots in ledger.status.machines.items():
@@ -55,7 +61,9 @@ class LedgerPrices:
                 counted.add(cluster)
                 for lot in sorted(lots, key=lambda lot: lot.micros):
                     rates.setdefault((cluster, lot.node_class), []).extend([lot.micros] * lot.count)
-        return LedgerPrices(classes, rates)
+                    if lot.price_unknown:
+                        unpriced.add((cluster, lot.node_class))
+        return LedgerPrices(classes, rates, unpriced)
 
     def machine_type(self, offer: Offer, cluster: str, name: str) -> MachineType:
         """The machine type at the price of the ledger, else at the catalog price of the offer, which may be
@@ -67,13 +75,17 @@ class LedgerPrices:
         if not lots:
             return catalog_type
         micros = lots.pop()
-        return replace(catalog_type, rate=micros, price=Price(micros, "ledger"))
+        price = None if (cluster, name) in self.unpriced else Price(micros, "ledger")
+        return replace(catalog_type, rate=micros, price=price)
 
-    def next_rate(self, lot: tuple[str, str], provider: str, region: str) -> int:
-        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted; `lot` is
-        the cluster and the class."""
+    def next_price(self, lot: tuple[str, str], provider: str, region: str) -> tuple[int, bool]:
+        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted, and whether
+        the price is known; `lot` is the cluster and the class."""
         lots = self.rates.get(lot)
-        return lots.pop() if lots else self._catalog_type(lot[1], provider, region).rate
+        if lots:
+            return lots.pop(), lot not in self.unpriced
+        catalog_type = self._catalog_type(lot[1], provider, region)
+        return catalog_type.rate, catalog_type.is_priced
 
     def _catalog_type(self, name: str, provider: str, region: str) -> MachineType:
         return next(iter(self.classes.machine_types([name], provider, region)), MachineType(name, {}, 0))
@@ -87,6 +99,8 @@ class PlannedLayout:
     replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of every replica
     # By offer, deleted offers included: the number of the next cluster.
     next_cluster_numbers: Mapping[str, int] = field(default_factory=dict)
+    # By joined machine: the cluster that has claimed the machine, or an empty name.
+    joined: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(fleet: Fleet, previous: "PlannedLayout") -> "PlannedLayout":
@@ -94,15 +108,19 @@ class PlannedLayout:
         names, machine_type = fleet.machines.names, fleet.machines.machine_type
         machines: dict[str, tuple[tuple[str, str], ...]] = {}
         for cluster in fleet.clusters.values():
-            rows = cluster.machines
+            rows = [row for row in cluster.machines if not machine_type[row].is_joined]
             machines[cluster.name] = tuple(sorted((names[row], machine_type[row].name) for row in rows))
+        joined: dict[str, str] = {}
+        for row, cluster in fleet.machines.cluster.items():
+            if machine_type[row].is_joined:
+                joined[names[row]] = "" if cluster.is_unclaimed else cluster.name
         replicas: dict[str, tuple[str, ...]] = {}
         for service, assignments in fleet.assignments.items():
             replicas[service] = tuple(sorted(names[assignment.machine] for assignment in assignments))
         next_numbers = dict(previous.next_cluster_numbers)
         for row, number in fleet.inventory.next_cluster_number.items():
             next_numbers[fleet.offers[row].name] = number
-        return PlannedLayout(machines, replicas, next_numbers)
+        return PlannedLayout(machines, replicas, next_numbers, joined)
 
 
 EMPTY_LAYOUT = PlannedLayout({}, {})
@@ -127,6 +145,9 @@ class CurrentState:
         bound: dict[str, list[LatticeWorkload]] = {}
         kinds = list(objects)
         for kind in kinds:
+            if isinstance(kind, LatticeNode) and kind.is_joined_machine:
+                # `add_joined_machines` adds these.
+                continue
             if isinstance(kind, LatticeNode) and kind.spec.cluster and is_existing(kind):
                 nodes.setdefault(kind.spec.cluster, []).append(kind)
             elif isinstance(kind, LatticeWorkload) and kind.status.binding and not is_terminating(kind):
@@ -203,7 +224,7 @@ def add_cluster(
         return
     row = fleet.row(spec.pool)
     overflow = spec.labels.get(OVERFLOW_LABEL, "")
-    is_reserved = fleet.offers[row].reserved_nodes > 0 and (
+    is_reserved = fleet.offers[row].has_reserve and (
         RESERVE_LABEL in spec.labels if is_reserved is None else is_reserved
     )
     cluster = Cluster(
@@ -227,6 +248,44 @@ def add_cluster(
             _add_expected_machines(fleet, cluster, name, count, present)
 
 
+def add_joined_machines(
+    fleet: Fleet, machines: Iterable[JoinedMachine], layout: PlannedLayout, classes: NodeClasses
+) -> None:
+    """Add joined machines to the clusters that have claimed them, all other joined machines as unclaimed
+    machines of their pools. A machine of an unknown pool and cluster is left out."""
+    for machine in machines:
+        cluster = fleet.clusters.get(layout.joined.get(machine.node, machine.cluster))
+        if cluster is None:
+            row = fleet.table.row_of.get(machine.pool)
+            if row is None or fleet.offers[row].kind != "pool":
+                continue
+            cluster = fleet.inventory.unclaimed_cluster(row)
+        place = fleet.offers[cluster.offer_row].place
+        stated = classes.machine_types([machine.node_class], place.provider, place.region)
+        # The price of the stated class is for reporting only: the owner pays for the machine.
+        kind = MachineType(
+            machine.node_class,
+            machine.size,
+            0,
+            as_owned(next(iter(stated), MachineType(machine.node_class, {}, 0))).price,
+            machine.gpu_model,
+            machine.labels,
+            machine.taints,
+            is_joined=True,
+            runtimes=machine.runtimes or None,
+            # Labels are left out: they may have the name of the machine.
+            tie_key=digest(
+                (sorted(machine.size.items()), machine.gpu_model, machine.taints, sorted(machine.runtimes)),
+                TIE_KEY_BITS,
+            ),
+        )
+        (row,) = fleet.inventory.add_machines(cluster, kind, [machine.node])
+        if machine.is_pinned:
+            fleet.inventory.pinned.add(machine.node)
+        if not machine.is_open:
+            fleet.machines.set(row, "closed", True, fixed=False)
+
+
 def _add_expected_machines(
     fleet: Fleet, cluster: Cluster, name: str, count: int, present: CurrentState
 ) -> None:
@@ -236,7 +295,7 @@ def _add_expected_machines(
     rows, is_offered = _add_machines_of_class(
         fleet,
         cluster,
-        (name, {}),
+        (name, None),
         [*free, *fleet.inventory.new_machine_names(cluster, name, count - len(free))],
         present.ledger_prices,
     )
@@ -248,13 +307,13 @@ def _add_expected_machines(
 def _add_nodes(
     fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], ledger_prices: LedgerPrices
 ) -> None:
-    for reported, equal_nodes in groupby(nodes, lambda node: (node.spec.node_class, node.status.allocatable)):
+    for reported, equal_nodes in groupby(nodes, lambda node: (node.spec.node_class, machine_report(node))):
         group = list(equal_nodes)
         rows, is_offered = _add_machines_of_class(
             fleet, cluster, reported, [node.metadata.name for node in group], ledger_prices
         )
         # If neither the offer nor the node states how large the machine is, no new replica is assigned.
-        has_size = is_offered or bool(reported[1])
+        has_size = is_offered or reported[1] is not None
         for row, node in zip(rows, group, strict=True):
             ready = find_condition(node.status.conditions, READY_CONDITION)
             is_unready = ready is not None and ready.status != "True"
@@ -265,7 +324,7 @@ def _add_nodes(
 def _add_machines_of_class(
     fleet: Fleet,
     cluster: Cluster,
-    reported: ReportedSize,
+    reported: ReportedMachine,
     machines: Sequence[str],
     ledger_prices: LedgerPrices,
 ) -> tuple[list[int], bool]:
@@ -274,13 +333,15 @@ def _add_machines_of_class(
     If the offer no longer has the class, the price may differ from machine to machine. The caller marks such
     machines as closed, so that no new replica is assigned, until a node reports a size.
     """
-    (name, size), offer = reported, fleet.offers[cluster.offer_row]
+    (name, report), offer = reported, fleet.offers[cluster.offer_row]
     offered = next((machine_type for machine_type in offer.types if machine_type.name == name), None)
     rows: list[int] = []
     if offered is not None:
-        rows = fleet.inventory.add_machines(cluster, _with_size(offered, size), machines)
+        rows = fleet.inventory.add_machines(cluster, _as_reported(offered, report), machines)
     else:
-        types = [_with_size(ledger_prices.machine_type(offer, cluster.name, name), size) for _ in machines]
+        types = [
+            _as_reported(ledger_prices.machine_type(offer, cluster.name, name), report) for _ in machines
+        ]
         for machine_type, machine in zip(types, machines, strict=True):
             rows += fleet.inventory.add_machines(cluster, machine_type, [machine])
     for row in rows:
@@ -289,8 +350,29 @@ def _add_machines_of_class(
     return rows, offered is not None
 
 
-def _with_size(kind: MachineType, size: Mapping[str, int]) -> MachineType:
-    return replace(kind, size={**kind.size, **size}) if size else kind
+def _as_reported(kind: MachineType, report: MachineReport | None) -> MachineType:
+    """The machine type with what the machine reports: a resource that the report leaves out is not there."""
+    if report is None:
+        return kind
+    # A data center counts its GPUs in total, so its machines have no number of their own.
+    size = {name: amount for name, amount in kind.size.items() if name == "gpu" and amount >= NO_LIMIT}
+    gpu_model = kind.gpu_model if kind.gpu_model in report.gpus else report.gpu_model
+    return replace(
+        kind,
+        size={**report.size, **size},
+        gpu_model=gpu_model,
+        runtimes=kind.runtimes if report.runtimes is None else report.runtimes,
+    )
+
+
+class _UnboundReplicas(NamedTuple):
+    """Replicas of one service that are placed on machines of one cluster and class, and not bound."""
+
+    demand: Demand
+    machines: Sequence[int]
+    unbound: int
+    # The number of machines that all replicas of the service use there; 0: not counted.
+    max_machines: int = 0
 
 
 @dataclass
@@ -303,7 +385,7 @@ class ReplicaAssigner:
     # Machine rows by cluster and class; "" is any class.
     _machines_by_class: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     _bound_assignments: list[Assignment] = field(default_factory=list)
-    _unbound_replicas: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
+    _unbound_replicas: list["_UnboundReplicas"] = field(default_factory=list)
 
     def add_service(self, service: LatticeService, demand: Demand) -> None:
         """Queue the replicas of the service by the placements in its status: bound replicas, and the
@@ -326,7 +408,13 @@ class ReplicaAssigner:
             bound = [row for row in rows if row in usable_rows][:desired]
             bound_rows += bound
             if desired > len(bound):
-                self._unbound_replicas.append((demand, usable, desired - len(bound)))
+                unbound = _UnboundReplicas(
+                    demand,
+                    usable,
+                    desired - len(bound),
+                    placement.machines.count if placement.machines else 0,
+                )
+                self._unbound_replicas.append(unbound)
         assignments = self.fleet.replicas.bulk_assignments(demand, bound_rows)
         if assignments is not None:
             self._bound_assignments += assignments
@@ -343,19 +431,30 @@ class ReplicaAssigner:
     def assign_unbound(self) -> None:
         """Assign the queued unbound replicas to the free capacity that bound replicas and bare workloads
         leave."""
-        for demand, usable, count in self._unbound_replicas:
-            _assign_unbound(self.fleet, demand, usable, count)
+        # A replica that must be near others is assigned after them.
+        self._unbound_replicas.sort(key=lambda unbound: bool(unbound.demand.near_terms))
+        for unbound in self._unbound_replicas:
+            _assign_unbound(self.fleet, unbound)
 
 
-def _assign_unbound(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
+def _assign_unbound(fleet: Fleet, unbound: _UnboundReplicas) -> None:
     """Assign replicas in sequence to the best machine that fits; when no machine fits, to the machine with
     most free capacity."""
+    demand, machines, count, max_machines = unbound
+    used = {row for row in machines if fleet.machines.replica_counts[row][demand.name]}
+
+    def accepts(row: int) -> bool:
+        # Further machines are for services that must not share them with this service.
+        is_counted = not max_machines or row in used or len(used) < max_machines
+        return is_counted and fleet.groups.fits_on_machine(demand, row)
+
     feasible = _MachineHeap(machines, lambda rows: fleet.machines.ranks(demand.name, rows))
     for number in range(count):
-        machine = feasible.first(lambda row: fleet.groups.fits_on_machine(demand, row))
+        machine = feasible.first(accepts)
         if machine is None:
             return _overcommit(fleet, demand, machines, count - number)
         fleet.assign_replica(demand, machine)
+        used.add(machine)
         feasible.refresh_first()
     return None
 

@@ -2,6 +2,7 @@
 placement."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,17 +18,33 @@ from lattice.kinds.policy import (
     LatticePlacementPolicy,
 )
 from lattice.kinds.service import LatticeService, service_key
+from lattice.placement.affinity.terms import AffinityTerm
 
 RequirementKind = Literal[
-    "label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"
+    "label",
+    "compliance",
+    "capability",
+    "residency",
+    "region",
+    "minRegions",
+    "spread",
+    "latency",
+    "affinity",
+    "antiAffinity",
+    "resource",
 ]
 IgnorableLimit = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
-SortKey = Literal["cost", "availableCapacity"]
+SortKey = Literal["cost", "availableCapacity", "proximity"]
 # Sort key, whether small values come first, weight.
 Preferences = tuple[tuple[SortKey, bool, int], ...]
 OFFER_TOPOLOGY_KEYS = ("region", "zone", "provider", "pool")
 NODE_TOPOLOGY_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
+# Weight of the cost where no policy states cost or available capacity: beside nearness to neighbours it decides
+# between equally near offers.
+DEFAULT_COST_WEIGHT = 1
+# Weight of nearness to neighbours without a latency limit, unless a policy states another weight.
+DEFAULT_PROXIMITY_WEIGHT = 20
 DEFAULT_SOURCE = "the default"
 
 
@@ -44,6 +61,7 @@ class Requirement:
     # By kind: regions, skew, milliseconds, or an amount of the resource.
     amount: int = 0
     label: LabelDemand | None = None
+    term: AffinityTerm | None = None
 
     def __str__(self) -> str:
         match self.kind:
@@ -59,6 +77,8 @@ class Requirement:
                 return f"spread over {self.value} with skew at most {self.amount}"
             case "latency":
                 return f"{self.value} within {self.amount} ms"
+            case "affinity" | "antiAffinity":
+                return self.value
             case "resource":
                 return f"{self.value} of one replica"
         return f"{self.kind} {self.value}"
@@ -79,6 +99,17 @@ class ClusterRules:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+@dataclass(frozen=True, slots=True)
+class MachineRefusal:
+    """An empty, ready machine of the class in the offer did not accept a replica of the service."""
+
+    offer: str
+    node_class: str
+    # What the replica needs and the machine has, as far as the scheduler named it.
+    need: str = ""
+    have: str = ""
+
+
 @dataclass(frozen=True)
 class Demand:
     """The resolved demand of a service; `ignored_limits` names limits that placement leaves out, to find the
@@ -95,18 +126,32 @@ class Demand:
     preferences: Preferences = ()
     # Topology keys to spread over if possible, with the skew that still counts as even.
     soft_spread: tuple[tuple[str, int], ...] = ()
-    neighbours: tuple[str, ...] = ()  # callers and called services
+    calls: tuple[str, ...] = ()  # called services, and services to which the latency is limited
+    # Services that call this service -> whether the caller limits the latency to this service.
+    callers: tuple[tuple[str, bool], ...] = ()
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
     usable_reserves: frozenset[str] = frozenset()  # offers whose reserve the service may use
     tolerations: tuple[Toleration, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
     max_per_node: int = 0  # replicas on one machine; 0: no limit
+    # The runtimes that the containers need: container for an image, process for a command without image.
+    runtimes: frozenset[str] = frozenset()
+    # Offers and classes whose empty machines did not accept a replica of the service, with the reason.
+    refusals: tuple[MachineRefusal, ...] = ()
     priority: int = 0
     rule_conflict: str = ""  # conflicting requirements, which no supply can satisfy
     ignored_limits: frozenset[IgnorableLimit] = frozenset()
     # `replicas.min` of the service; None: `replicas` is fixed and does not follow from the rules.
     min_replicas: int | None = None
     max_replicas: int | None = None  # `replicas.max`
+    preferred_terms: tuple[AffinityTerm, ...] = ()
+    # Required anti-affinity terms of other services that match this service.
+    repelling_terms: tuple[AffinityTerm, ...] = ()
+    # Amounts that each machine must have free beside a replica, for replicas that must share the machine.
+    headroom: tuple[tuple[str, int], ...] = ()
+    # The gang of the service, as namespace/name, and its minimum number of replicas; "": none.
+    gang: str = ""
+    min_member: int = 0
 
     def requirements_of(self, kind: RequirementKind) -> tuple[Requirement, ...]:
         return tuple(requirement for requirement in self.requirements if requirement.kind == kind)
@@ -144,6 +189,56 @@ class Demand:
         return self.requirements_of("latency")
 
     @cached_property
+    def neighbours(self) -> tuple[str, ...]:
+        """The called services and the callers."""
+        return tuple(dict.fromkeys([*self.calls, *(caller for caller, _ in self.callers)]))
+
+    @cached_property
+    def bound_neighbours(self) -> tuple[str, ...]:
+        """The neighbours to which this service limits the latency, or that limit the latency to this
+        service."""
+        bound = {target for _, target in self.latency_to}
+        bound.update(caller for caller, is_bound in self.callers if is_bound)
+        return tuple(neighbour for neighbour in self.neighbours if neighbour in bound)
+
+    @cached_property
+    def preferred_neighbours(self) -> tuple[str, ...]:
+        """The neighbours without a latency limit: nearness to them is a preference."""
+        bound = set(self.bound_neighbours)
+        return tuple(neighbour for neighbour in self.neighbours if neighbour not in bound)
+
+    @cached_property
+    def own_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required affinity and anti-affinity terms of the service."""
+        return tuple(requirement.term for requirement in self.requirements if requirement.term)
+
+    @cached_property
+    def required_terms(self) -> tuple[AffinityTerm, ...]:
+        """The terms that must hold for a replica: its own, and the anti-affinity terms of other services."""
+        return (*self.own_terms, *self.repelling_terms)
+
+    @cached_property
+    def terms(self) -> tuple[AffinityTerm, ...]:
+        """All affinity terms: required and preferred ones of the service, and those of other services."""
+        return (*self.required_terms, *self.preferred_terms)
+
+    @cached_property
+    def local_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required terms that clusters or machines decide."""
+        return tuple(term for term in self.required_terms if term.is_local)
+
+    @cached_property
+    def near_terms(self) -> tuple[AffinityTerm, ...]:
+        """The required affinity terms, without anti-affinity."""
+        return tuple(term for term in self.own_terms if not term.is_anti)
+
+    @cached_property
+    def has_self_terms(self) -> bool:
+        """Whether the replicas of the service are targets of an own term, so that every replica may change
+        where the next one fits."""
+        return any(self.name in term.targets for term in (*self.own_terms, *self.preferred_terms))
+
+    @cached_property
     def needs(self) -> dict[str, int]:
         """Requests of one replica by resource; a resource whose requirement was dropped is left out."""
         required = {requirement.value for requirement in self.requirements_of("resource")}
@@ -160,6 +255,14 @@ class Demand:
         share = needs.get("gpu", 0)
         if 0 < share < 1000:
             needs["gpu"] = -(-1000 // (1000 // share))
+        return needs
+
+    @cached_property
+    def hosting_needs(self) -> dict[str, int]:
+        """Free amounts that a machine must have for a replica: its effective needs and the headroom."""
+        needs = dict(self.effective_needs)
+        for name, amount in self.headroom:
+            needs[name] = needs.get(name, 0) + amount
         return needs
 
     @cached_property
@@ -182,16 +285,25 @@ class Demand:
             self.tolerations,
             self.node_selector,
             self.max_per_node,
+            self.runtimes,
         )
+
+    @cached_property
+    def refused_types(self) -> frozenset[tuple[str, str]]:
+        """Offer and class of every refusal."""
+        return frozenset((refusal.offer, refusal.node_class) for refusal in self.refusals)
 
     @cached_property
     def machine_shape(self) -> Hashable:
         """The inputs that decide the suitable machine types and the number of machines."""
         needs = tuple(sorted(self.needs.items()))
         # A limit per node counts the replicas of one service, so quotes are not shared between services then.
-        service = self.name if self.max_per_node else ""
+        # Affinity counts the replicas of named services, so quotes are not shared there either.
+        service = self.name if self.max_per_node or self.local_terms else ""
+        terms = (self.local_terms, self.headroom)
         where = (self.tolerations, self.node_selector, self.max_per_node, service, self.usable_reserves)
-        return (needs, self.gpu_model, self.rules, self.replicas, self.ignored_limits, where)
+        machines = (self.gpu_model, self.runtimes, self.refusals)
+        return (needs, machines, self.rules, self.replicas, self.ignored_limits, where, terms)
 
     @cached_property
     def shape(self) -> Hashable:
@@ -202,8 +314,10 @@ class Demand:
             self.machine_shape,
             bool(self.latency),
             bool(self.spread),
-            bool(self.neighbours),
+            bool(self.bound_neighbours),
+            bool(self.preferred_neighbours),
             bool(self.soft_spread),
+            self.name if self.required_terms or self.preferred_terms else "",
         )
 
     def may_use_reserve(self, offer: str) -> bool:
@@ -282,22 +396,19 @@ class ReplicaAsk:
         return False
 
 
-def group_name(rules: str, overflow: str, reserve: str) -> str:
-    """The name of a cluster group, `RULES/OVERFLOW/RESERVE`: the hash of the cluster rules, the data center
-    whose overflow the clusters take, and the offer whose reserve they use; the last two may be empty."""
-    return f"{rules}/{overflow}/{reserve}"
-
-
 def resolve_demand(
     service: LatticeService,
     policies: Iterable[LatticePlacementPolicy],
-    neighbours: Sequence[str] = (),
+    callers: Iterable[tuple[str, bool]] = (),
     usable_reserves: Iterable[str] = (),
+    refusals: tuple[MachineRefusal, ...] = (),
+    terms: Sequence[AffinityTerm] = (),
 ) -> Demand:
     """Resolve the demand of a service: every requirement of a matching policy holds, and every preference
     counts.
 
-    `neighbours` are the services that call this service.
+    `callers` are the services that call this service, with whether the caller limits the latency. `terms` are
+    the affinity terms of the service, and the required anti-affinity terms of other services that match it.
     """
     spec = service.spec
     matching = sorted(
@@ -307,15 +418,13 @@ def resolve_demand(
     own = service_source(service.metadata.name)
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
+    for term in terms:
+        if term.is_own and not term.weight and not term.limits_to_one_per_node(service_key(service)):
+            kind: RequirementKind = "antiAffinity" if term.is_anti else "affinity"
+            requirements.append(Requirement(kind, str(term), own, term=term))
     for policy in matching:
         requirements.extend(_policy_requirements(policy))
     rules, size_sources = _cluster_rules(matching)
-    preferences: list[tuple[SortKey, bool, int]] = []
-    for policy in matching:
-        for weighted in policy.spec.preferences:
-            if weighted.weight:
-                is_ascending = weighted.preference.order == "ascending"
-                preferences.append((weighted.preference.sort_by, is_ascending, weighted.weight))
     demand = Demand(
         name=service_key(service),
         replicas=0,
@@ -325,25 +434,61 @@ def resolve_demand(
         gpu_model=spec.placement.resources.gpu_model,
         rules=rules,
         size_sources=size_sources,
-        preferences=tuple(preferences),
         soft_spread=tuple(
             (spread.topology_key, spread.max_skew) for spread in _offer_spreads(service, "ScheduleAnyway")
         ),
-        neighbours=tuple(dict.fromkeys([*_called_services(service).values(), *neighbours])),
+        calls=tuple(dict.fromkeys([*called_services(service).values(), *latency_targets(service).values()])),
+        callers=tuple(callers),
         latency_to=tuple(latency_targets(service).items()),
         usable_reserves=frozenset(usable_reserves),
         tolerations=spec.placement.tolerations,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
-        max_per_node=_max_per_node(service, matching),
+        max_per_node=_max_per_node(service, matching, terms),
+        runtimes=frozenset(container.runtime for container in spec.containers.values()),
+        refusals=refusals,
         priority=spec.priority,
         min_replicas=spec.min_replicas,
         max_replicas=spec.replicas.max,
+        preferred_terms=tuple(term for term in terms if term.weight),
+        repelling_terms=tuple(term for term in terms if not term.is_own),
+        gang=f"{service.metadata.namespace or DEFAULT_NAMESPACE}/{spec.group.name}" if spec.group else "",
+        min_member=spec.group.min_member if spec.group else 0,
     )
-    return demand.with_replica_count()
+    preferences = _preferences(matching, has_preferred_neighbours=bool(demand.preferred_neighbours))
+    return replace(demand, preferences=preferences).with_replica_count()
 
 
-def _max_per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
-    """The largest number of replicas on one machine by the spread rules over nodes; 0 without a rule."""
+def _preferences(
+    policies: Sequence[LatticePlacementPolicy], *, has_preferred_neighbours: bool
+) -> Preferences:
+    """The preferences of all policies, equal ones with the sum of their weights; nearness to neighbours without
+    a latency limit counts even if no policy states it."""
+    weights: Counter[tuple[SortKey, bool]] = Counter()
+    is_proximity_stated = False
+    for policy in policies:
+        for weighted in policy.spec.preferences:
+            sort = weighted.preference.sort_by
+            weights[sort, weighted.preference.order == "ascending"] += weighted.weight
+            is_proximity_stated |= sort == "proximity"
+    if has_preferred_neighbours:
+        if not is_proximity_stated:
+            weights["proximity", True] = DEFAULT_PROXIMITY_WEIGHT
+        if weights["proximity", True] and not any(
+            weight for (sort, _), weight in weights.items() if sort != "proximity"
+        ):
+            weights["cost", True] = DEFAULT_COST_WEIGHT
+    else:
+        del weights["proximity", True]
+    return tuple(sorted((sort, ascending, weight) for (sort, ascending), weight in weights.items() if weight))
+
+
+def _max_per_node(
+    service: LatticeService, policies: Sequence[LatticePlacementPolicy], terms: Iterable[AffinityTerm]
+) -> int:
+    """The largest number of replicas on one machine by the spread rules over nodes and by anti-affinity to
+    the service itself; 0 without a rule."""
+    if any(not term.weight and term.limits_to_one_per_node(service_key(service)) for term in terms):
+        return 1
     limits = [
         spread.max_skew
         for spread in service.spec.spread
@@ -427,7 +572,7 @@ def _cluster_rules(policies: Sequence[LatticePlacementPolicy]) -> tuple[ClusterR
     return ClusterRules(-min_nodes, max_nodes, packing_millionths, prefix), (min_source, max_source)
 
 
-def _called_services(service: LatticeService) -> dict[str, str]:
+def called_services(service: LatticeService) -> dict[str, str]:
     """The services that the service calls, by the name of the dependency."""
     namespace = service.metadata.namespace or DEFAULT_NAMESPACE
     called = {}
@@ -452,12 +597,3 @@ def latency_targets(service: LatticeService) -> dict[str, str]:
 def service_source(name: str) -> str:
     """The source of the requirements that a service states; the name may include the namespace."""
     return f"service/{name.rpartition('/')[2]}"
-
-
-def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[str]]:
-    """The calling services, by called service."""
-    callers: dict[str, list[str]] = {}
-    for service in services:
-        for called in _called_services(service).values():
-            callers.setdefault(called, []).append(service_key(service))
-    return callers

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 
-from lattice.engine.table import Integers
-from lattice.placement.inputs.latency import Latencies
+from lattice.engine.table import Flags, Integers
+from lattice.placement.inputs.latency import UNKNOWN_RTT_MS, Latencies
 from lattice.placement.model.cluster_groups import ClusterGroups
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.inventory import ClusterInventory
@@ -46,8 +46,8 @@ class Fleet:
         self.table = FleetTable(self, offers)
         self.ledgers = OfferLedgers(self.table, budgets)
         self.inventory = ClusterInventory(self.table, self.ledgers, self._journal)
-        self.groups = ClusterGroups(self.table, self.inventory)
-        self.replicas = ReplicaIndex(self.table, self.inventory.machines, self._journal)
+        self.replicas = ReplicaIndex(self.table, self.inventory, self._journal)
+        self.groups = ClusterGroups(self.table, self.inventory, self.replicas)
         self.quotes = Quotes(
             self.table, self.ledgers, self.inventory, self.groups, MachineCatalog(self.table.offers)
         )
@@ -55,6 +55,14 @@ class Fleet:
         # By service: the services that must run near it, each with the largest round trip in milliseconds
         # that it allows.
         self.dependants = dependants or {}
+        # Services and workloads that have, or are targets of, a required affinity term.
+        self.affinity_services: frozenset[str] = frozenset()
+        # Services with whose replicas other services must share machines.
+        self.near_targets: frozenset[str] = frozenset()
+        # The demands of each gang, by namespace/name of the gang.
+        self.gangs: Mapping[str, Sequence[Demand]] = {}
+        # Services for which affinity over machines decides which other services share a machine.
+        self.counted_services: frozenset[str] = frozenset()
         self.offers = self.table.offers
         self.machines, self.clusters = self.inventory.machines, self.inventory.clusters
         self.assignments = self.replicas.assignments
@@ -102,6 +110,31 @@ class Fleet:
         """Milliseconds from every offer to the nearest offer of the given rows."""
         nearest: Integers = self._rtt_ms[:, rows].min(axis=1)
         return nearest
+
+    def has_unknown_rtt(self, rows: list[int]) -> Flags:
+        """The offers whose round trip to every offer of the given rows is unknown."""
+        unknown: Flags = self.ms_to_nearest(rows) >= UNKNOWN_RTT_MS
+        return unknown
+
+    @contextmanager
+    def with_latencies(self, latencies: Latencies) -> Iterator[None]:
+        """Replace the latencies inside the context, outside of the journal."""
+        previous = self.latencies
+        try:
+            self._replace_latencies(latencies)
+            yield
+        finally:
+            self._replace_latencies(previous)
+
+    def _replace_latencies(self, latencies: Latencies) -> None:
+        if latencies is self.latencies:
+            return
+        self.latencies = latencies
+        # The matrix is computed from the latencies on first use.
+        self.__dict__.pop("_rtt_ms", None)
+        for row in range(len(self.offers)):
+            self.table.touch_fixed(row)
+        self.table.scores.clear()
 
     def mark_lost(self, row: int) -> None:
         """Reject every replica for the offer, as if the offer were deleted."""

@@ -10,8 +10,19 @@ import numpy as np
 from lattice.engine.table import Table
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.journal import Journal
-from lattice.placement.model.offer import NO_LIMIT, MachineType, OfferTable
+from lattice.placement.model.offer import NO_LIMIT, RUNTIMES, MachineType, OfferTable
 from lattice.placement.model.offer_ledgers import OfferLedgers
+
+# The group of joined machines that no cluster has claimed: any demand may claim them.
+UNCLAIMED_GROUP = "unclaimed"
+# Replicas of the service on the machine, free milli-cores, free bytes, the tie key of the type, the name.
+MachineRank = tuple[int, int, int, int, str]
+
+
+def group_name(rules: str, overflow: str, reserve: str) -> str:
+    """The name of a cluster group, `RULES/OVERFLOW/RESERVE`: the hash of the cluster rules, the data center
+    whose overflow the clusters take, and the offer whose reserve they use; the last two may be empty."""
+    return f"{rules}/{overflow}/{reserve}"
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +56,11 @@ class Cluster:
         return max(shares, default=0)
 
     @property
+    def is_unclaimed(self) -> bool:
+        """Whether this is no cluster, but the list of the joined machines that no cluster has claimed."""
+        return self.group == UNCLAIMED_GROUP
+
+    @property
     def is_below_threshold(self) -> bool:
         return self.utilisation < self.packing_threshold
 
@@ -59,6 +75,7 @@ class MachineTable(Table):
         # No new replica is assigned to the machine, for example because its node is not ready, cordoned or
         # draining, or because its size is unknown.
         self.add_column("closed", np.bool_)
+        self.add_column("joined", np.bool_)
         self.cluster: dict[int, Cluster] = {}
         self.machine_type: dict[int, MachineType] = {}
         # By machine: replicas by service.
@@ -74,20 +91,28 @@ class MachineTable(Table):
         columns["offer"][index] = cluster.offer_row
         columns["group"][index] = self.group_ids.setdefault(cluster.group, len(self.group_ids))
         columns["closed"][index] = False
+        columns["joined"][index] = kind.is_joined
         for row in rows:
             self.touch(row)
 
-    def rank(self, service: str, row: int) -> tuple[int, int, int, str]:
+    def rank(self, service: str, row: int) -> MachineRank:
         """The sort key of a machine; the lowest key is the best machine for a replica: few replicas of the
         service, then little free capacity."""
         free_cpu, free_memory = int(self.free(0)[row]), int(self.free(1)[row])
-        return self.replica_counts[row][service], free_cpu, free_memory, self.names[row]
+        tie_key = self.machine_type[row].tie_key
+        return self.replica_counts[row][service], free_cpu, free_memory, tie_key, self.names[row]
 
-    def ranks(self, service: str, rows: Sequence[int]) -> list[tuple[int, int, int, str]]:
+    def ranks(self, service: str, rows: Sequence[int]) -> list[MachineRank]:
         """The ranks of many machines at once: faster than a call of `rank` per machine."""
         cpu, memory = self.free(0)[rows].tolist(), self.free(1)[rows].tolist()
         return [
-            (self.replica_counts[row][service], cpu[position], memory[position], self.names[row])
+            (
+                self.replica_counts[row][service],
+                cpu[position],
+                memory[position],
+                self.machine_type[row].tie_key,
+                self.names[row],
+            )
             for position, row in enumerate(rows)
         ]
 
@@ -106,6 +131,16 @@ class ClusterInventory:
         self.next_cluster_number: dict[int, int] = {}
         # Machines of clusters that are not on the reserve.
         self.unreserved_nodes_used: list[int] = [0] * len(table.offers)
+        # By row of the offer: the joined machines that no cluster has claimed. They are not in `clusters`.
+        self.unclaimed: dict[int, Cluster] = {}
+        # Names of joined machines that stay in their cluster while it has replicas.
+        self.pinned: set[str] = set()
+        # Whether a machine has taints that its machine type in the catalog does not state.
+        self.has_tainted_machines = False
+        # Runtimes that some machine does not have.
+        self.lacking_runtimes: set[str] = set()
+        # By row of the offer: what replicas of services use that may not use the reserve of the offer.
+        self.unentitled_usage: list[Counter[str]] = [Counter() for _ in table.offers]
         # Overflow clusters by the data center that overflows.
         self.overflow_clusters: Counter[str] = Counter()
 
@@ -117,6 +152,31 @@ class ClusterInventory:
         self.next_cluster_number[cluster.offer_row] = max(next_number, number + 1)
         self._count_cluster(cluster, 1)
         self._journal.record_undo(self._remove_cluster, cluster.name, next_number)
+
+    def unclaimed_cluster(self, row: int) -> Cluster:
+        """The list of the unclaimed joined machines of the offer."""
+        if row not in self.unclaimed:
+            name = f"{self._table.offers[row].name}/{UNCLAIMED_GROUP}"
+            self.unclaimed[row] = Cluster(name, row, UNCLAIMED_GROUP, 0, 0, 0)
+        return self.unclaimed[row]
+
+    def move_machine(self, machine: int, cluster: Cluster) -> None:
+        """Move a joined machine with everything on it into another cluster of its offer: a cluster claims the
+        machine, or gives it back."""
+        machines, previous = self.machines, self.machines.cluster[machine]
+        size = machines.machine_type[machine].size
+        for name in ("cpu", "memory"):
+            used = int(machines.allocated(machines.resource_index[name])[machine])
+            for changed, sign in ((previous, -1), (cluster, 1)):
+                changed.size[name] += sign * size.get(name, 0)
+                changed.used[name] += sign * used
+        previous.machines.remove(machine)
+        cluster.machines.append(machine)
+        machines.cluster[machine] = cluster
+        group = machines.group_ids.setdefault(cluster.group, len(machines.group_ids))
+        machines.set(machine, "group", group, fixed=False)
+        self._table.touch(cluster.offer_row)
+        self._journal.record_undo(self.move_machine, machine, previous)
 
     def skip_cluster_numbers(self, offer: str, number: int) -> None:
         """Give numbers below `number` to no further cluster of the offer."""
@@ -200,6 +260,15 @@ class ClusterInventory:
     def _count_machines(self, cluster: Cluster, kind: MachineType, count: int) -> None:
         """Change size, usage and committed rate by `count` machines; a negative count removes."""
         row, index = cluster.offer_row, self._table.resource_index
+        if kind.runtimes is not None:
+            self.lacking_runtimes |= RUNTIMES - kind.runtimes
+        if kind.is_joined:
+            # The limits and budgets of an offer bound the machines that Lattice makes.
+            for name in ("cpu", "memory"):
+                cluster.size[name] += count * kind.size.get(name, 0)
+            self.has_tainted_machines |= bool(kind.taints)
+            self._table.touch(row)
+            return
         if not cluster.is_reserved:
             self.unreserved_nodes_used[row] += count
         usage = [(index["nodes"], count)]

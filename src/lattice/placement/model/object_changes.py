@@ -38,6 +38,8 @@ class ObjectChange:
     # The change only adds a property, such as a compliance standard or a label: no requirement is relaxed,
     # and no machine is bought.
     adds_property: bool = False
+    # The round trip that the change states: two offers and milliseconds.
+    latency: tuple[str, str, int] | None = None
 
     @property
     def subject(self) -> str:

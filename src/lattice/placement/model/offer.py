@@ -2,19 +2,20 @@
 data center."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
 import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
-from lattice.engine.tie_order import tie_rank
 from lattice.kinds.constraints import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
+from lattice.kinds.node_class import ObservedMachine
 from lattice.kinds.overflow import Overflow
 from lattice.placement.inputs.latency import Place
+from lattice.placement.inputs.observed_machines import PromisedMachine, lacks_anything
 from lattice.placement.inputs.price_book import Price
 from lattice.placement.model.demand import Demand
 
@@ -23,6 +24,11 @@ NO_LIMIT = 1 << 61
 # A data center that states its total cores or memory has one machine type with this name, whose size is an
 # equal part of the total for each machine.
 STATIC_MACHINE_TYPE = "static"
+# The lower bits of the rank of an offer come from its name.
+TIE_KEY_BITS = 48
+NAME_RANK_BITS = 16
+# All runtimes that a container may need.
+RUNTIMES = frozenset({"container", "process"})
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
 
@@ -41,6 +47,14 @@ class MachineType:
     gpu_model: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    # A machine of an owner, which Lattice neither makes nor removes; it costs nothing.
+    is_joined: bool = False
+    # None: not known; every runtime is possible.
+    runtimes: frozenset[str] | None = None
+    # The type as its class states it, if the real machines of the class in the offer have less.
+    promised: "MachineType | None" = None
+    # Digest of everything but the name; breaks ties between types before the name does.
+    tie_key: int = 0
 
     @property
     def is_priced(self) -> bool:
@@ -102,10 +116,18 @@ class Offer:
     # Names of the ledgers that pay for every machine of the offer.
     budgets: tuple[str, ...] = ()
     reservation: Reservation | None = None
+    # Whole machines, and amounts of cpu and memory, that only services of the reservation may use. An amount
+    # that is no multiple of a machine closes only its whole machines; the rest is free capacity among the
+    # machines of the other services, which may not use it.
     reserved_nodes: int = 0
+    reserved_amounts: Mapping[str, int] = field(default_factory=dict)
     overflow: Overflow | None = None
+    # The provider creates no machines: only machines that join serve the offer.
+    is_manual: bool = False
     closed_reason: str = ""  # why no new replica is placed
     reopen_hint: str = ""  # the change that opens the offer again
+    # Digest of everything but names, of TIE_KEY_BITS bits; breaks ties between offers before the name does.
+    tie_key: int = 0
 
     @property
     def region(self) -> str:
@@ -115,6 +137,23 @@ class Offer:
     @property
     def is_static(self) -> bool:
         return self.kind == "static"
+
+    @property
+    def has_reserve(self) -> bool:
+        return self.reserved_nodes > 0 or bool(self.reserved_amounts)
+
+    def capacity(self, resource: str) -> int:
+        """The stated amount of cpu or memory, else that of all machines at the largest size; NO_LIMIT if
+        neither is limited."""
+        stated = self.limits.millicores if resource == "cpu" else self.limits.memory
+        if stated < NO_LIMIT:
+            return stated
+        largest = max((kind.size.get(resource, 0) for kind in self.types), default=0)
+        return NO_LIMIT if max(largest, self.limits.nodes) >= NO_LIMIT else self.limits.nodes * largest
+
+    def unreserved(self, resource: str) -> int:
+        """The cpu or memory that services outside of the reservation may use."""
+        return self.capacity(resource) - self.reserved_amounts.get(resource, 0)
 
     def initial_nodes(self, min_nodes: int) -> int:
         """Machines that a new cluster starts with: the minimum of the policy, within the limit per cluster of
@@ -126,6 +165,19 @@ class Offer:
         return region in (self.name, self.place.region)
 
 
+def domain_of(offer: Offer, key: str) -> str:
+    """The domain of the offer by the topology key."""
+    match key:
+        case "region":
+            return offer.region
+        case "zone":
+            # Zone names repeat between regions.
+            return f"{offer.region}/{offer.place.zone}"
+        case "provider":
+            return offer.place.provider
+    return offer.name
+
+
 class OfferTable(Table):
     """Table of offers, a row per offer: limits and usage in machines, cores, memory, clusters and GPUs, and
     indexes over the offers."""
@@ -134,7 +186,9 @@ class OfferTable(Table):
         super().__init__(OFFER_RESOURCES)
         # The offer counts as deleted: every replica is rejected.
         self.add_column("lost", np.bool_)
-        self.offers = sorted(offers, key=lambda offer: tie_rank(0, offer.name))
+        unsorted = list(offers)
+        self._tie_keys = {offer.name: offer.tie_key for offer in unsorted}
+        self.offers = sorted(unsorted, key=lambda offer: (self.rank_of(offer.name), offer.name))
         for offer in self.offers:
             self.add(offer.name, _totals(offer))
         self.nodes_per_cluster: Integers = np.array(
@@ -145,12 +199,17 @@ class OfferTable(Table):
         self.scores: dict[object, Floats] = {}
         self._index_offers()
 
+    def rank_of(self, name: str) -> int:
+        """The rank by everything but the name first, so that the name decides only between equal offers."""
+        name_rank = super().rank_of(name) & ((1 << NAME_RANK_BITS) - 1)
+        return self._tie_keys[name] << NAME_RANK_BITS | name_rank
+
     def _index_offers(self) -> None:
         self.static_rows: list[int] = []
         self.overflow_rows: list[int] = []
         reserving, hints = set(), set()
         for row, offer in enumerate(self.offers):
-            if offer.reserved_nodes:
+            if offer.has_reserve:
                 reserving.add(offer.name)
             if offer.is_static:
                 self.static_rows.append(row)
@@ -218,3 +277,28 @@ def _totals(offer: Offer) -> dict[str, int]:
         "clusters": limits.clusters,
     }
     return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}
+
+
+def promised_machine(kind: MachineType) -> PromisedMachine:
+    """The machine type as stated, without amounts that have no limit."""
+    sizes = {name: amount for name, amount in kind.size.items() if amount < NO_LIMIT}
+    return PromisedMachine(sizes, kind.gpu_model, kind.runtimes)
+
+
+def as_observed(kind: MachineType, record: ObservedMachine | None) -> MachineType:
+    """The machine type that a purchase may count on: of every resource the smaller of the stated and the
+    observed amount."""
+    if record is None or not lacks_anything(promised_machine(kind), record):
+        return kind
+    size = {
+        name: amount if amount >= NO_LIMIT else min(amount, record.allocatable.get(name, 0))
+        for name, amount in kind.size.items()
+    }
+    models = [entry.model for entry in record.gpus]
+    gpu_model = kind.gpu_model
+    if gpu_model and models and gpu_model not in models:
+        gpu_model = models[0] if len(models) == 1 else ""
+    runtimes = kind.runtimes
+    if record.runtimes:
+        runtimes = frozenset(record.runtimes) if runtimes is None else runtimes & set(record.runtimes)
+    return replace(kind, size=size, gpu_model=gpu_model, runtimes=runtimes, promised=kind)

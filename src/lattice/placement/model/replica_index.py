@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.inventory import MachineTable
+from lattice.placement.model.inventory import ClusterInventory
 from lattice.placement.model.journal import Journal
 from lattice.placement.model.offer import OfferTable
 
@@ -23,14 +23,17 @@ class Assignment:
     needs: tuple[tuple[str, int], ...]
     # The resource of the offer that counts the GPUs of the replica, if the offer counts GPUs in total.
     gpu_resource: str = ""
+    # The service may use the reserve of the offer.
+    is_entitled: bool = False
 
 
 class ReplicaIndex:
     """All assignments. Assigning a replica also changes the usage of the machine, the cluster and the offer;
     the journal records how to undo it."""
 
-    def __init__(self, table: OfferTable, machines: MachineTable, journal: Journal) -> None:
-        self._table, self._machines, self._journal = table, machines, journal
+    def __init__(self, table: OfferTable, inventory: ClusterInventory, journal: Journal) -> None:
+        self._table, self._inventory, self._journal = table, inventory, journal
+        self._machines = inventory.machines
         self.assignments: dict[str, list[Assignment]] = {}  # by service
         self._by_offer: dict[str, Counter[int]] = {}
         self._by_cluster: dict[str, Counter[str]] = {}
@@ -60,7 +63,8 @@ class ReplicaIndex:
         row, needs = self._machines.cluster[machine].offer_row, demand.effective_needs
         has_gpu_limit = needs.get("gpu") and self._table.offers[row].limits.gpus
         gpu_resource = self._table.gpu_resource_for(demand, row) if has_gpu_limit else ""
-        assignment = Assignment(demand.name, machine, tuple(needs.items()), gpu_resource)
+        is_entitled = self._table.offers[row].name in demand.usable_reserves
+        assignment = Assignment(demand.name, machine, tuple(needs.items()), gpu_resource, is_entitled)
         self.assign(assignment)
         return assignment
 
@@ -80,7 +84,17 @@ class ReplicaIndex:
             if self._table.offers[self._machines.cluster[machine].offer_row].limits.gpus:
                 return None
         needs = tuple(demand.effective_needs.items())
-        return [Assignment(demand.name, machine, needs) for machine in machines]
+        reserves = demand.usable_reserves
+        return [
+            Assignment(
+                demand.name,
+                machine,
+                needs,
+                is_entitled=bool(reserves)
+                and self._table.offers[self._machines.cluster[machine].offer_row].name in reserves,
+            )
+            for machine in machines
+        ]
 
     def assign_all(self, assignments: Sequence[Assignment]) -> None:
         """Assign many replicas at once: faster than `assign`, but not undoable, and only for offers that do
@@ -98,6 +112,7 @@ class ReplicaIndex:
                 rows, amounts = usage.get(name) or usage.setdefault(name, ([], []))
                 rows.append(row)
                 amounts.append(amount)
+            self._count_unentitled(assignment, 1)
             self._add(assignment)
         for name, (rows, amounts) in usage.items():
             machines.allocate_many(machines.add_resource(name), rows, amounts)
@@ -147,12 +162,21 @@ class ReplicaIndex:
         for name, amount in assignment.needs:
             if name in cluster.used:
                 cluster.used[name] += sign * amount
+        self._count_unentitled(assignment, sign)
         if assignment.gpu_resource:
             self._table.allocate(
                 cluster.offer_row,
                 [(self._table.resource_index[assignment.gpu_resource], sign * dict(assignment.needs)["gpu"])],
             )
         self._table.touch(cluster.offer_row)
+
+    def _count_unentitled(self, assignment: Assignment, sign: int) -> None:
+        row = self._machines.cluster[assignment.machine].offer_row
+        if assignment.is_entitled or not self._table.offers[row].is_static:
+            return
+        usage = self._inventory.unentitled_usage[row]
+        for name, amount in assignment.needs:
+            usage[name] += sign * amount
 
 
 def _decrement(counts: Counter[CountKey], key: CountKey) -> None:

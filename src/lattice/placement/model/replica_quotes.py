@@ -1,6 +1,7 @@
 """Quotes: for every offer, whether one more replica uses free capacity or needs new machines, and at what
 price."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,12 @@ from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.model.cluster_groups import ClusterGroups
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.inventory import ClusterInventory
-from lattice.placement.model.machine_catalog import UNPRICED_COST, MachineCatalog, MachineFit
+from lattice.placement.model.machine_catalog import (
+    UNPRICED_COST,
+    MachineCatalog,
+    MachineFit,
+    is_type_allowed,
+)
 from lattice.placement.model.offer import NO_LIMIT, OfferTable
 from lattice.placement.model.offer_ledgers import OfferLedgers
 
@@ -97,13 +103,33 @@ class Quotes:
             fit = self._fit_cache[key] = MachineFit(self.catalog, demand)
         return fit
 
+    def hosts(self, demand: Demand) -> Flags:
+        """Mask of the offers with a machine type or a joined machine that fits one replica when empty, and of
+        the manual offers, which a machine of any size may join."""
+        return any_type(self.machine_fit(demand).can_host) | self._joined_hosts(demand)
+
+    def _joined_hosts(self, demand: Demand) -> Flags:
+        machines = self._inventory.machines
+        hosts = np.array([offer.is_manual for offer in self._table.offers], np.bool_)
+        mask = machines.column("alive") & machines.column("joined") & ~machines.column("closed")
+        if not mask.any():
+            return hosts
+        for resource, amount in demand.effective_needs.items():
+            mask &= machines.total(machines.add_resource(resource)) >= amount
+        for machine in np.flatnonzero(mask).tolist():
+            if is_type_allowed(demand, machines.machine_type[machine]):
+                hosts[machines.cluster[machine].offer_row] = True
+        return hosts
+
     def quote_for(self, ask: ReplicaAsk) -> Quote:
         """The current quote of the ask. Later calls update the same quote in place."""
         table, key = self._table, (ask.demand.machine_shape, ask.overflow_source, ask.capacity_target)
         quote = self._quote_cache.get(key)
         if quote is not None and quote.version == table.version:
             return quote
-        changed = table.changed_since(quote.version) if quote is not None else None
+        # The replicas in one offer may decide whether a replica fits in another: compute all offers anew.
+        is_incremental = quote is not None and not ask.demand.local_terms
+        changed = table.changed_since(quote.version) if quote is not None and is_incremental else None
         # When over a quarter of the offers changed, the whole quote is computed anew.
         if quote is None or changed is None or len(changed) * 4 > table.count:
             if len(self._quote_cache) >= MAX_CACHED_SHAPES:
@@ -138,11 +164,15 @@ class Quotes:
             type_id = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
             columns = np.arange(len(rows))
             best, bought = total[type_id, columns], rate[type_id, columns] * count
+            if fit.has_choice and not ask.capacity_target:
+                # A mix of two types counts where each of them is affordable, and one machine is bought at once.
+                may_mix = (count == 1) & (affordable_types == can_host).all(axis=0)
+                best = np.where(may_mix, np.minimum(best, fit.mixed_rates()[rows]), best)
         per_replica = best // max(1, demand.replicas)
         has_free_capacity = self._has_free_machine(ask, rows)
         return Quote(
             version=self._table.version,
-            can_host=any_type(can_host),
+            can_host=any_type(can_host) | self._joined_hosts(demand)[rows],
             has_free_capacity=has_free_capacity,
             within_limits=any_type(feasible_types),
             affordable=affordable,
@@ -172,6 +202,36 @@ class Quotes:
         if "budget" not in demand.ignored_limits:
             affordable &= self._within_budgets(ask, rows, count)
         return count, feasible, affordable
+
+    def next_type(
+        self, ask: ReplicaAsk, row: int, missing: int, present: Mapping[str, tuple[int, int]]
+    ) -> str | None:
+        """The machine type to buy next in the offer if so many replicas are missing there; None if the offer can
+        add no machine. `present` has machines and replicas of the service in the offer by type."""
+        quote, fit = self.quote_for(ask), self.machine_fit(ask.demand)
+        if not quote.affordable[row] or not quote.within_limits[row]:
+            return None
+        best = int(quote.type_id[row])
+        grows = ask.demand.rules.min_nodes <= 1 or self._growth(ask, np.array([row], np.intp))[0] > 0
+        if fit.has_choice and not ask.capacity_target and grows:
+            preferred = self._type_of_mix(fit, row, missing, present)
+            if preferred not in (best, UNSET) and self.may_provision(
+                ask, row, self.catalog.type_names[preferred]
+            ):
+                best = preferred
+        return self.catalog.type_names[best]
+
+    def _type_of_mix(
+        self, fit: MachineFit, row: int, missing: int, present: Mapping[str, tuple[int, int]]
+    ) -> int:
+        """The next type of the cheapest mix. The mix is planned for the missing replicas and for the replicas on
+        machines of its large type, so that it is the same before and after these machines are bought."""
+        mix = fit.purchase(row, missing + sum(replicas for _, replicas in present.values()))
+        machines, replicas = present.get(self.catalog.type_names[mix.type_id], (0, 0))
+        continued = fit.purchase(row, missing + replicas)
+        if continued.type_id != mix.type_id:
+            return fit.purchase(row, missing).type_id
+        return continued.rest_type_id if machines >= continued.machines else continued.type_id
 
     def may_provision(self, ask: ReplicaAsk, row: int, node_class: str) -> bool:
         """Whether machines of the class may be bought in the offer for the ask."""
@@ -225,6 +285,8 @@ class Quotes:
         table, groups = self._table, self._groups.accepting(demand, overflow)
         if self._inventory.machines.group_ids.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
+        if demand.local_terms:
+            return np.array([self._growth_of(demand, overflow, row) for row in rows.tolist()], np.int64)
         # Two demands with the same accepting groups may grow different groups if only one ignores
         # reservations.
         key = (groups, "reservation" in demand.ignored_limits)
@@ -232,21 +294,27 @@ class Quotes:
         if version != table.version:
             changed = table.changed_since(version) if version != UNSET else None
             for row in range(table.count) if changed is None else changed:
-                growable = self._groups.growable(demand, overflow, row)
-                growth[row] = sum(
-                    min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
-                    for cluster in self._inventory.clusters_by_offer[row].values()
-                    if cluster.group in growable
-                )
+                growth[row] = self._growth_of(demand, overflow, row)
             self._growth_cache[key] = (table.version, growth)
         return growth[rows]
+
+    def _growth_of(self, demand: Demand, overflow: str, row: int) -> int:
+        """The machines that clusters of the offer may still add for the demand."""
+        growable = self._groups.growable(demand, overflow, row)
+        return sum(
+            min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
+            for cluster in self._inventory.clusters_by_offer[row].values()
+            if cluster.group in growable and self._groups.may_grow(demand, cluster)
+        )
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         """Mask of types and rows whose new machines stay within the limits of the offer."""
         table, catalog, demand = self._table, self.catalog, ask.demand
         nodes = self._nodes_left(demand, rows)
         clusters = grows | (table.free(table.resource_index["clusters"])[rows] >= 1)
-        if self._overflow_clusters_left(ask.overflow_source) < 1:
+        if self._overflow_clusters_left(ask.overflow_source) < 1 or not self._groups.may_create_cluster(
+            demand
+        ):
             clusters &= grows
         has_slots: Flags = (nodes >= count) & clusters
         # Only offers with limits on their total number of GPUs are checked.
@@ -307,13 +375,16 @@ class Quotes:
         nodes: Integers = table.free(table.resource_index["nodes"])[rows]
         if not self._table.offers_with_reserve:
             return nodes
-        unreserved = [
-            self._groups.unreserved_nodes_left(row)
-            if self._groups.is_reserved_for_others(demand, row)
-            else NO_LIMIT
-            for row in rows.tolist()
-        ]
+        unreserved = [self._unreserved_nodes_left(demand, row) for row in rows.tolist()]
         return np.minimum(nodes, np.array(unreserved, np.int64))
+
+    def _unreserved_nodes_left(self, demand: Demand, row: int) -> int:
+        if not self._groups.is_reserved_for_others(demand, row):
+            return NO_LIMIT
+        # Without unreserved capacity a further machine would be of no use.
+        if self._groups.unreserved_shortfall(demand, row):
+            return 0
+        return self._groups.unreserved_nodes_left(row)
 
     def _overflow_clusters_left(self, static: str) -> int:
         """Clusters that a data center may still overflow into."""
@@ -352,8 +423,16 @@ class Quotes:
 
     def _has_machine_constraints(self, demand: Demand) -> bool:
         """Whether more than free capacity decides which machines fit the demand."""
-        special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
-        return bool(special or self.catalog.has_taints or self._table.offers_with_reserve)
+        special = (
+            demand.max_per_node
+            or demand.local_terms
+            or demand.node_selector
+            or demand.gpu_model
+            or demand.needs.get("gpu")
+        )
+        rejects_types = demand.refusals or demand.runtimes & self._inventory.lacking_runtimes
+        has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
+        return bool(special or rejects_types or has_taints or self._table.offers_with_reserve)
 
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.
@@ -375,7 +454,7 @@ class Quotes:
                 ]
         else:
             mask = machines.column("alive") & accepting & ~machines.column("closed")
-            for resource, amount in demand.effective_needs.items():
+            for resource, amount in demand.hosting_needs.items():
                 mask &= machines.free(machines.add_resource(resource)) >= amount
             if not self._has_machine_constraints(demand):
                 has_free[machines.column("offer")[mask]] = True

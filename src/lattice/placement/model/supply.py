@@ -1,6 +1,7 @@
 """Compile pools, clouds and data centers into offers and budgets, with findings about objects that cannot
 serve as declared."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,13 +20,28 @@ from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
+from lattice.placement.inputs.observed_machines import PromisedMachine
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
-from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Budget, Limits, MachineType, Offer
+from lattice.placement.model.offer import (
+    NO_LIMIT,
+    STATIC_MACHINE_TYPE,
+    TIE_KEY_BITS,
+    Budget,
+    Limits,
+    MachineType,
+    Offer,
+    as_observed,
+    promised_machine,
+)
 
 K = TypeVar("K", bound=Kind)
+# The providers that this server can create machines with, and the runtimes of their machines; None: unknown.
+Adapters = Mapping[str, frozenset[str] | None]
 
 # The currency of every price: a budget in another currency cannot be compared with prices.
 PRICE_CURRENCY = "USD"
+# Ends the name of a provider that creates no machines, in `World.adapters`.
+MANUAL_SUFFIX = "=manual"
 OVERLAP_FIX = "give one of the two its own credentials, or delete one of the two"
 _SINGULAR = {"pool": "latticepool", "cloud": "cloudinfrastructure", "static": "staticinfrastructure"}
 
@@ -57,14 +73,25 @@ class NodeClasses(dict[str, LatticeNodeClass]):
     """Node classes by name; a class is resolved once for each provider and region, since many pools offer the
     same classes."""
 
-    def __init__(self, classes: Iterable[LatticeNodeClass], book: PriceBook) -> None:
+    def __init__(
+        self, classes: Iterable[LatticeNodeClass], book: PriceBook, adapters: Adapters | None = None
+    ) -> None:
         super().__init__((node_class.metadata.name, node_class) for node_class in classes)
         self._book = book
+        self._adapters = adapters
         self._type_cache: dict[tuple[str, str, str], MachineType | None] = {}
+        self._observed = {
+            (name, record.offer): record
+            for name, node_class in self.items()
+            for record in node_class.status.observed
+            if record.generation == node_class.metadata.generation
+        }
 
-    def machine_types(self, names: Iterable[str], provider: str, region: str) -> tuple[MachineType, ...]:
+    def machine_types(
+        self, names: Iterable[str], provider: str, region: str, offer: str = ""
+    ) -> tuple[MachineType, ...]:
         """The named classes as the provider sells them in the region, by name; classes without a size on the
-        provider are left out."""
+        provider are left out. A class whose real machines in the offer have less has their size."""
         resolved = []
         for name in sorted(set(names)):
             if name not in self:
@@ -75,10 +102,18 @@ class NodeClasses(dict[str, LatticeNodeClass]):
                 self._type_cache[key] = (
                     None
                     if size is None
-                    else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
+                    else _machine_type(
+                        self[name],
+                        size,
+                        price_of(self[name], provider, region, self._book),
+                        (self._adapters or {}).get(provider),
+                    )
                 )
             resolved.append(self._type_cache[key])
-        return tuple(machine_type for machine_type in resolved if machine_type is not None)
+        types = tuple(machine_type for machine_type in resolved if machine_type is not None)
+        if not self._observed:
+            return types
+        return tuple(as_observed(kind, self._observed.get((kind.name, offer))) for kind in types)
 
     def generic_types(self) -> tuple[MachineType, ...]:
         """Classes at their default size, without accelerators: the machines of a data center that states a
@@ -91,16 +126,16 @@ class NodeClasses(dict[str, LatticeNodeClass]):
         return tuple(_machine_type(node_class, node_class.spec.default_size, None) for node_class in plain)
 
 
-def compile_supply(
-    objects: Iterable[Kind], book: PriceBook, adapters: frozenset[str] | None = None
-) -> Supply:
+def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters | None = None) -> Supply:
     """Compile the supply of a world; an object with a mistake still takes part as far as possible, with a
     finding.
 
-    `adapters` are the providers that this server can create machines with; None means every provider.
+    `adapters` are the providers of this server with the runtimes of their machines, by NAME, or NAME=manual for
+    a provider whose machines only join; None means every provider, with every runtime, and none of them is
+    manual.
     """
     kinds = list(objects)
-    classes = NodeClasses(of_kind(kinds, LatticeNodeClass), book)
+    classes = NodeClasses(of_kind(kinds, LatticeNodeClass), book, adapters)
     pools = of_kind(kinds, LatticePool)
     clouds = of_kind(kinds, CloudInfrastructure)
     statics = of_kind(kinds, StaticInfrastructure)
@@ -110,16 +145,20 @@ def compile_supply(
     offers += [_static_offer(static, classes) for static in statics]
     offers, duplicates = _drop_duplicate_names(offers)
     overlaps = dict(_overlaps(pools, clouds))
-    adapter_hint = (
-        f"name a provider of this server's --providers: {', '.join(sorted(adapters or ())) or 'none yet'}"
-    )
+    names = sorted(adapter.removesuffix(MANUAL_SUFFIX) for adapter in adapters or ())
+    adapter_hint = f"name a provider of this server's --providers: {', '.join(names) or 'none yet'}"
     for position, offer in enumerate(offers):
+        if offer.place.provider + MANUAL_SUFFIX in (adapters or ()):
+            # Lattice makes no machine here: what joins is what there is.
+            offer = offers[position] = replace(offer, types=(), is_manual=True)
         if offer.name in overlaps:
             message = overlaps[offer.name].message
             offers[position] = replace(offer, closed_reason=message, reopen_hint=OVERLAP_FIX)
         elif not offer.closed_reason and not _has_adapter(offer, adapters):
             message = no_adapter_message(offer.place.provider)
             offers[position] = replace(offer, closed_reason=message, reopen_hint=adapter_hint)
+    budgets = {budget.name: budget for budget in _budgets(pools, clouds, statics)}
+    offers = [replace(offer, tie_key=_tie_key(offer, budgets)) for offer in offers]
     findings = [
         *duplicates,
         *overlaps.values(),
@@ -129,10 +168,37 @@ def compile_supply(
     ]
     return Supply(
         tuple(sorted(offers, key=lambda offer: offer.name)),
-        {budget.name: budget for budget in _budgets(pools, clouds, statics)},
+        budgets,
         tuple(sorted(findings, key=lambda finding: (finding.subject, finding.type, finding.message))),
         classes,
     )
+
+
+def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
+    """A digest of everything in the offer that placement reads, except for names of objects."""
+    place, overflow = offer.place, offer.overflow
+    paying = [budgets[name] for name in offer.budgets if name in budgets]
+    properties = (
+        offer.kind,
+        (place.provider, place.region, place.zone),
+        sorted((key, sorted(values)) for key, values in offer.labels.items()),
+        sorted(offer.compliance),
+        sorted(offer.capabilities),
+        sorted(offer.residency),
+        sorted((kind.tie_key, kind.rate) for kind in offer.types),
+        offer.limits,
+        [(budget.limit, budget.is_hard) for budget in paying],
+        offer.reservation,
+        overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
+        bool(offer.closed_reason),
+    )
+    return digest(properties, TIE_KEY_BITS)
+
+
+def digest(properties: object, bits: int) -> int:
+    """A number of so many bits that is equal for equal properties."""
+    hashed = hashlib.blake2b(repr(properties).encode(), digest_size=bits // 8)
+    return int.from_bytes(hashed.digest(), "big")
 
 
 def of_kind(objects: Iterable[Kind], kind: type[K]) -> list[K]:
@@ -175,7 +241,7 @@ def _pool_offer(pool: LatticePool, classes: NodeClasses) -> Offer:
         compliance=_lower(spec.compliance),
         capabilities=_lower(spec.capabilities),
         residency=_lower(spec.data_residency),
-        types=classes.machine_types(spec.node_classes, provider.type, provider.region),
+        types=classes.machine_types(spec.node_classes, provider.type, provider.region, name),
         limits=Limits(
             nodes=_limit(spec.capacity.max_nodes),
             millicores=_limit(spec.capacity.max_millicores),
@@ -200,7 +266,7 @@ def _cloud_offers(cloud: CloudInfrastructure, classes: NodeClasses) -> Iterator[
             compliance=_lower(spec.compliance_of(region)),
             capabilities=_lower(spec.capabilities_of(region)),
             residency=_lower([stated.data_residency] if stated.data_residency else []),
-            types=classes.machine_types(classes, spec.provider, region),
+            types=classes.machine_types(classes, spec.provider, region, place.name),
             limits=Limits(
                 clusters=_limit(spec.max_clusters_of(region)),
                 nodes_per_cluster=_limit(spec.max_nodes_per_cluster_of(region)),
@@ -215,15 +281,17 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
     place = Place(name, spec.provider, location.region or location.name, location.zone, location.name)
     types = _static_types(static, classes)
     reserved_nodes = 0
+    reserved_amounts: dict[str, int] = {}
     if spec.reservation:
         reserved = spec.reservation.reserved
         reserved_nodes = reserved.nodes or 0
-        # A reservation of cores or memory counts in whole machines too, so that a large replica fits when the
-        # reservation is needed.
+        # The whole machines of a reservation of cores or memory stay empty of other services, so that a large
+        # replica fits when the reservation is needed.
         for resource, amount in (("cpu", reserved.millicores), ("memory", reserved.memory_bytes)):
             largest = max((kind.size.get(resource, 0) for kind in types), default=0)
             if amount and largest:
-                reserved_nodes = max(reserved_nodes, -(-amount // largest))
+                reserved_amounts[resource] = amount
+                reserved_nodes = max(reserved_nodes, amount // largest)
     return Offer(
         name=name,
         kind="static",
@@ -242,6 +310,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
         ),
         reservation=spec.reservation,
         reserved_nodes=reserved_nodes,
+        reserved_amounts=reserved_amounts,
         overflow=spec.overflow,
     )
 
@@ -255,7 +324,7 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
     capacity, spec = static.spec.capacity, static.spec
     if capacity.millicores is None and capacity.memory_bytes is None:
         types = (
-            classes.machine_types(classes, spec.provider, spec.location.region)
+            classes.machine_types(classes, spec.provider, spec.location.region, static.metadata.name)
             if spec.provider
             else classes.generic_types()
         )
@@ -263,6 +332,14 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
         models = {accelerator.type for accelerator in capacity.accelerators}
         only_model = models.pop() if len(models) == 1 else ""
         return tuple(replace(as_owned(kind), gpu_model=kind.gpu_model or only_model) for kind in types)
+    record = next(iter(static.status.observed), None)
+    is_current = record is not None and record.generation == static.metadata.generation
+    return (as_observed(stated_static_type(static), record if is_current else None),)
+
+
+def stated_static_type(static: StaticInfrastructure) -> MachineType:
+    """The one machine type of a data center that states its cores or memory in total."""
+    capacity = static.spec.capacity
     nodes = max(1, capacity.nodes)
     size = {
         "cpu": _per_machine(capacity.millicores, nodes),
@@ -272,7 +349,7 @@ def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[M
     if capacity.accelerators:
         # The number of GPUs is a limit of the offer, not of one machine.
         size["gpu"] = NO_LIMIT
-    return (MachineType(STATIC_MACHINE_TYPE, size, 0, Price(0, "owned", "")),)
+    return MachineType(STATIC_MACHINE_TYPE, size, 0, Price(0, "owned", ""))
 
 
 def as_owned(kind: MachineType) -> MachineType:
@@ -280,11 +357,22 @@ def as_owned(kind: MachineType) -> MachineType:
     return replace(kind, rate=0, price=kind.price or Price(0, "owned", ""))
 
 
+def promised_class(node_class: LatticeNodeClass, provider: str) -> PromisedMachine:
+    """The machine that a class states on a provider, or by default if it has no entry for the provider."""
+    size = node_class.spec.size_on(provider) or node_class.spec.default_size
+    return promised_machine(_machine_type(node_class, size, None))
+
+
 def _per_machine(total: int | None, nodes: int) -> int:
     return NO_LIMIT if total is None else total // nodes
 
 
-def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price | None) -> MachineType:
+def _machine_type(
+    node_class: LatticeNodeClass,
+    size: MachineSize,
+    price: Price | None,
+    provider_runtimes: frozenset[str] | None = None,
+) -> MachineType:
     amounts = {
         "cpu": size.millicores,
         "memory": size.memory,
@@ -293,6 +381,10 @@ def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price 
         **size.extended,
     }
     spec = node_class.spec
+    runtimes = provider_runtimes
+    if spec.runtimes is not None:
+        stated = frozenset[str](spec.runtimes)
+        runtimes = stated if provider_runtimes is None else stated & provider_runtimes
     return MachineType(
         node_class.metadata.name,
         amounts,
@@ -301,6 +393,18 @@ def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price 
         spec.resources.gpu_model,
         dict(spec.labels),
         spec.taints,
+        runtimes=runtimes,
+        tie_key=digest(
+            (
+                sorted(amounts.items()),
+                price and price.micros,
+                spec.resources.gpu_model,
+                sorted(spec.labels.items()),
+                spec.taints,
+                sorted(runtimes or ()),
+            ),
+            TIE_KEY_BITS,
+        ),
     )
 
 
@@ -453,14 +557,14 @@ def _drop_duplicate_names(offers: list[Offer]) -> tuple[list[Offer], list[Findin
     return list(by_name.values()), findings
 
 
-def _has_adapter(offer: Offer, adapters: frozenset[str] | None) -> bool:
-    return adapters is None or offer.place.provider in adapters
+def _has_adapter(offer: Offer, adapters: Adapters | None) -> bool:
+    return adapters is None or offer.is_manual or offer.place.provider in adapters
 
 
-def _offer_findings(offers: list[Offer], adapters: frozenset[str] | None) -> Iterator[Finding]:
+def _offer_findings(offers: list[Offer], adapters: Adapters | None) -> Iterator[Finding]:
     for offer in offers:
         subject = f"{_SINGULAR[offer.kind]}/{offer.owner}"
-        if not offer.types:
+        if not offer.types and not offer.is_manual:
             where = f" in {offer.place.region}" if offer.kind == "cloud" else ""
             message = f"no node class is available{where} on provider {offer.place.provider or '(none)'}"
             yield Finding(subject, READY_CONDITION, "NoNodeClass", message)

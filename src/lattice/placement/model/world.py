@@ -4,7 +4,7 @@ the snapshot."""
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
 
@@ -12,24 +12,30 @@ import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import MICROSECONDS_PER_HOUR, LatticeLedger, LedgerSpec
+from lattice.kinds.ledger import LatticeLedger, LedgerSpec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.timestamps import parse_timestamp
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService, service_key
-from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.kinds.service import LatticeService, Remediation, service_key
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.affinity.index import AffinityIndex, AffinityMember, bare_members, service_member
+from lattice.placement.affinity.terms import AffinityTerm
+from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
+from lattice.placement.inputs.joined_machines import joined_machines
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.ledger_math import (
     UNLIMITED_HEADROOM,
+    BudgetStatus,
     accrue,
     budget_status,
-    headroom,
     open_ledger,
-    rate_per_30_days,
+    rate_cap,
     time_left_in_month,
 )
+from lattice.placement.inputs.observed_machines import placement_records
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.current_state import (
     EMPTY_LAYOUT,
@@ -38,12 +44,19 @@ from lattice.placement.model.current_state import (
     ReplicaAssigner,
     add_bare_workloads,
     add_cluster,
+    add_joined_machines,
     restore_cluster_numbers,
 )
-from lattice.placement.model.demand import Demand, callers_by_service, resolve_demand
+from lattice.placement.model.demand import (
+    Demand,
+    MachineRefusal,
+    called_services,
+    latency_targets,
+    resolve_demand,
+)
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.supply import Finding, Supply, compile_supply
+from lattice.placement.model.supply import Adapters, Finding, Supply, compile_supply
 
 OFFER_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
@@ -69,6 +82,9 @@ DERIVED_VALUES = (
     DerivedValue("services", (LatticeService,), reads_status=True, reads_tables=False),
     DerivedValue("policies", (LatticePlacementPolicy,), reads_status=True, reads_tables=False),
     DerivedValue("_callers", (LatticeService,), reads_tables=False),
+    DerivedValue("_bare_members", (LatticeWorkload,), reads_tables=False),
+    DerivedValue("_affinity_index", (LatticeService, LatticeWorkload), reads_tables=False),
+    DerivedValue("_affinity_terms", (LatticeService, LatticeWorkload), reads_tables=False),
     DerivedValue("declared_supply", OFFER_KINDS),
     DerivedValue("latencies", OFFER_KINDS),
     DerivedValue("_reserving_offers", OFFER_KINDS),
@@ -78,6 +94,8 @@ DERIVED_VALUES = (
 # A world takes over the cached demands of the previous world only if these are at most about this many per
 # service.
 MAX_CACHED_DEMANDS_PER_SERVICE = 4
+# The beginning of a month of 30 days, for the budgets of a world without a time.
+NOMINAL_MONTH_START = datetime(2001, 4, 1, tzinfo=UTC)
 # kind, namespace, name
 ObjectKey = tuple[str, str, str]
 K = TypeVar("K", bound=Kind)
@@ -98,8 +116,9 @@ class World:
     now: datetime | None = None
     # The planned machines and the assignments of replicas to them, kept from one plan to the next.
     layout: PlannedLayout = EMPTY_LAYOUT
-    # Providers with an adapter on this server; None: every provider, as planning on files assumes.
-    adapters: frozenset[str] | None = None
+    # Providers with an adapter on this server, NAME or NAME=manual if the adapter creates no machines; None:
+    # every provider, as planning on files assumes.
+    adapters: Adapters | None = None
 
     @staticmethod
     def of(objects: Iterable[Kind], book: PriceBook | None = None) -> "World":
@@ -116,12 +135,8 @@ class World:
         absent, changed = set(deleted), list(changes)
         objects = {key: kind for key, kind in self.objects.items() if key not in absent}
         for change in changed:
-            key, status = object_key(change), getattr(change, "status", None)
-            if with_status or status is None:
-                objects[key] = change
-                continue
-            previous_status = getattr(objects[key], "status", status) if key in objects else type(status)()
-            objects[key] = msgspec.structs.replace(change, status=previous_status)
+            key = object_key(change)
+            objects[key] = change if with_status else _with_stored_status(change, objects.get(key))
         news = [self.objects[key] for key in absent if key in self.objects]
         for change in changed:
             previous = self.objects.get(object_key(change))
@@ -131,6 +146,7 @@ class World:
                 or getattr(previous, "spec", None) is not getattr(change, "spec", None)
                 # Budgets read the status of a ledger, so a change of status alone matters there.
                 or isinstance(change, LatticeLedger)
+                or placement_records(previous) != placement_records(objects[object_key(change)])
             ):
                 news.append(change)
         return self._with_caches(replace(self, objects=objects), news)
@@ -173,6 +189,10 @@ class World:
             is_valid = has_same_tables or not reads_tables
             if is_valid and name in previously_derived and not any(kind in affected_by for kind in kinds):
                 derived[name] = previously_derived[name]
+        # Terms may refer to workloads without a service, and the demands hold the terms.
+        if self._affinity_terms != previous._affinity_terms:
+            derived.pop("demands", None)
+            derived.pop("_dependants", None)
         demands = previous._demand_cache
         if len(demands) <= MAX_CACHED_DEMANDS_PER_SERVICE * (len(previous.services) + 100):
             derived["_demand_cache"] = demands
@@ -222,16 +242,8 @@ class World:
         now = self.now
         if now is None:
             return supply
-        ledgers = {ledger.metadata.name: ledger for ledger in self.of_kind(LatticeLedger)}
-        offers = {offer.name: offer for offer in supply.offers}
-        # Today's price of one machine in micro-dollars per hour, by cluster and class.
-        prices: dict[NodeGroupKey, int] = {}
-        for cluster in self.of_kind(LatticeCluster):
-            if cluster.spec.pool in offers:
-                for machine_type in offers[cluster.spec.pool].types:
-                    prices[cluster.metadata.name, machine_type.name] = machine_type.rate
         budgets = {
-            name: _with_spending(budget, ledgers.get(name), now, prices)
+            name: _with_spending(budget, self._ledgers_by_name.get(name), now)
             for name, budget in supply.budgets.items()
         }
         return replace(supply, budgets=budgets)
@@ -248,8 +260,28 @@ class World:
         )
 
     @cached_property
-    def _callers(self) -> dict[str, list[str]]:
+    def _callers(self) -> dict[str, list[tuple[str, bool]]]:
         return callers_by_service(self.services.values())
+
+    @cached_property
+    def _bare_members(self) -> tuple[AffinityMember, ...]:
+        """The workloads without a service, to which affinity terms refer by label."""
+        return tuple(bare_members(self.of_kind(LatticeWorkload)))
+
+    @cached_property
+    def _affinity_index(self) -> AffinityIndex:
+        members = [service_member(service) for service in self.services.values()]
+        return AffinityIndex([*members, *self._bare_members])
+
+    @cached_property
+    def _affinity_terms(self) -> dict[str, tuple[AffinityTerm, ...]]:
+        """The affinity terms of every service that has some or is matched by some."""
+        terms = {name: self.affinity_terms(service) for name, service in self.services.items()}
+        return {name: resolved for name, resolved in terms.items() if resolved}
+
+    def affinity_terms(self, service: LatticeService) -> tuple[AffinityTerm, ...]:
+        """The affinity terms of the service, and the required anti-affinity terms of others that match it."""
+        return self._affinity_index.terms_for(service)
 
     @cached_property
     def _dependants(self) -> dict[str, list[tuple[str, int]]]:
@@ -266,7 +298,7 @@ class World:
 
     @cached_property
     def _reserving_offers(self) -> list[Offer]:
-        return [offer for offer in self.declared_supply.offers if offer.reserved_nodes]
+        return [offer for offer in self.declared_supply.offers if offer.has_reserve]
 
     @cached_property
     def demands(self) -> dict[str, Demand]:
@@ -281,6 +313,12 @@ class World:
             if offer.reservation and offer.reservation.admits(labels)
         )
         callers = tuple(self._callers.get(service_key(service), ()))
+        refusals = tuple(
+            MachineRefusal(record.offer, record.node_class, record.need, record.have)
+            for record in self.valid_remediation(service)
+            if record.refused
+        )
+        terms = self.affinity_terms(service)
         inputs = (
             service_key(service),
             id(service.spec),
@@ -288,19 +326,54 @@ class World:
             tuple(map(id, self.policies)),
             callers,
             admitted,
+            refusals,
+            terms,
         )
         cached = self._demand_cache.get(inputs)
         if cached is None:
             cached = self._demand_cache[inputs] = (
                 (service.spec, self.policies),
-                resolve_demand(service, self.policies, callers, admitted),
+                resolve_demand(service, self.policies, callers, admitted, refusals, terms),
             )
         return cached[1]
+
+    def valid_remediation(self, service: LatticeService) -> tuple[Remediation, ...]:
+        """The records of purchases of the service that hold: for the present specs of service and class."""
+        return tuple(
+            record
+            for record in service.status.remediation
+            if record.generation == service.metadata.generation
+            and record.class_generation == self.class_generation(record.node_class)
+        )
+
+    def class_generation(self, name: str) -> int:
+        node_class = self.supply.node_classes.get(name)
+        return node_class.metadata.generation if node_class else 0
 
     def build_fleet(self) -> Fleet:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
+        gangs: dict[str, list[Demand]] = {}
+        for demand in self.demands.values():
+            if demand.gang:
+                gangs.setdefault(demand.gang, []).append(demand)
+        fleet.gangs = gangs
+        required = [
+            (name, term) for name, terms in self._affinity_terms.items() for term in terms if not term.weight
+        ]
+        fleet.affinity_services = frozenset(
+            member for name, term in required for member in (name, *term.targets)
+        )
+        fleet.near_targets = frozenset(
+            target
+            for name, term in required
+            if term.key == "node" and not term.is_anti and name not in term.targets
+            for target in term.targets
+        )
+        fleet.counted_services = frozenset(
+            member for name, term in required if term.key == "node" for member in (name, *term.targets)
+        )
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         # By occupied cluster: whether every replica in the cluster may use the reserve of the offer.
         is_reserved: dict[str, bool] = {}
@@ -314,6 +387,9 @@ class World:
                     )
         for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
             add_cluster(fleet, stored, present, is_reserved.get(stored.metadata.name))
+        add_joined_machines(
+            fleet, joined_machines(self.of_kind(LatticeNode)), self.layout, self.supply.node_classes
+        )
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing_millionths for demand in self.demands.values()}
         for cluster in fleet.clusters.values():
@@ -333,50 +409,92 @@ class World:
         assigner.assign_unbound()
         return fleet
 
-    def projected_spend(self, ledger: str, committed: int) -> int:
-        """Micro-dollars of this calendar month if `committed` micro-dollars per hour are paid from now on;
-        for a world without a time, of 30 days."""
-        budget = self.supply.budgets[ledger]
-        if self.now is None:
-            return rate_per_30_days(committed)
-        remaining_us = (budget.month_remaining or time_left_in_month(self.now)) // timedelta(microseconds=1)
-        return budget.spent_this_month + committed * remaining_us // MICROSECONDS_PER_HOUR
+    @cached_property
+    def recorded_bill(self) -> Bill | None:
+        """The bill of the machines that the ledgers record; None for a world without a record: files without
+        ledgers, and a planned layout."""
+        ledgers, clusters = self.of_kind(LatticeLedger), self.of_kind(LatticeCluster)
+        if self.now is None or self.layout is not EMPTY_LAYOUT or not (ledgers or not clusters):
+            return None
+        return recorded_bill(ledgers, clusters)
+
+    @property
+    def recorded_machines(self) -> RecordedMachines:
+        """The stored clusters, nodes and workloads, to split a recorded bill."""
+        return RecordedMachines(
+            {cluster.metadata.name: cluster for cluster in self.of_kind(LatticeCluster)},
+            self.of_kind(LatticeNode),
+            self.of_kind(LatticeWorkload),
+            {node_class.metadata.name: node_class for node_class in self.of_kind(LatticeNodeClass)},
+        )
+
+    def ledger_with_rate(self, ledger: str, committed: int) -> LatticeLedger:
+        """The ledger under the budget of now, with `committed` micro-dollars per hour from now on; for a world
+        without a time, at the beginning of a month of 30 days."""
+        budget, now = self.supply.budgets[ledger], self.budget_time
+        stored = self._ledgers_by_name.get(ledger) if self.now is not None else None
+        counted = accrue(open_ledger(_terms(budget), stored, now), now)
+        status = msgspec.structs.replace(counted.status, committed_micros=committed)
+        return msgspec.structs.replace(counted, status=status)
+
+    def budget_status(self, ledger: str, committed: int) -> BudgetStatus:
+        """The status of the budget if `committed` micro-dollars per hour are paid from now on."""
+        return budget_status(self.ledger_with_rate(ledger, committed), self.budget_time)
+
+    @property
+    def budget_time(self) -> datetime:
+        """The time of budgets: now, or the beginning of a month of 30 days for a world without a time."""
+        return self.now or NOMINAL_MONTH_START
+
+    @cached_property
+    def _ledgers_by_name(self) -> dict[str, LatticeLedger]:
+        return {ledger.metadata.name: ledger for ledger in self.of_kind(LatticeLedger)}
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         return self.supply.findings
 
 
+def _with_stored_status(change: Kind, previous: Kind | None) -> Kind:
+    """The changed object with the status of the previous object. A record of real machines holds for one
+    generation of the spec, so it stays only if the spec stays."""
+    status = getattr(change, "status", None)
+    if status is None:
+        return change
+    previous_status = type(status)() if previous is None else getattr(previous, "status", status)
+    changed = msgspec.structs.replace(change, status=previous_status)
+    if previous is None or not placement_records(previous):
+        return changed
+    if getattr(previous, "spec", None) == getattr(change, "spec", None):
+        generation = previous.metadata.generation
+        metadata = msgspec.structs.replace(change.metadata, generation=generation)
+        return msgspec.structs.replace(changed, metadata=metadata)
+    cleared = {"remediation": ()} if isinstance(change, LatticeService) else {"observed": ()}
+    return msgspec.structs.replace(changed, status=msgspec.structs.replace(previous_status, **cleared))
+
+
 def object_key(kind: Kind) -> ObjectKey:
     return (kind.resource.kind, kind.metadata.namespace or "", kind.metadata.name)
 
 
-def _with_spending(
-    budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[NodeGroupKey, int]
-) -> Budget:
-    """The budget with the spending of the month and with the rate that the rest of the month allows.
-
-    The ledger charges a machine at the price of the day when it was bought; the fleet counts the machine at
-    today's price. The cap therefore is the headroom of the ledger plus the running machines at today's
-    prices, so that the headroom stays the same.
-    """
-    stated = LedgerSpec(
+def _terms(budget: Budget) -> LedgerSpec:
+    return LedgerSpec(
         budget=budget.account,
         limit_micros=budget.limit,
         hard=budget.is_hard,
         alert_millionths=budget.alert_millionths,
     )
-    counted = open_ledger(stated, ledger, now)
-    available = headroom(counted, now)
-    running = 0
-    for cluster, lots in counted.status.machines.items():
-        running += sum(lot.count * prices.get((cluster, lot.node_class), lot.micros) for lot in lots)
-    cap = NO_LIMIT if available >= UNLIMITED_HEADROOM else available + running
+
+
+def _with_spending(budget: Budget, ledger: LatticeLedger | None, now: datetime) -> Budget:
+    """The budget with the spending of the month and with the largest rate that the rest of the month allows."""
+    counted = open_ledger(_terms(budget), ledger, now)
+    cap = rate_cap(counted, now) if budget.is_hard else UNLIMITED_HEADROOM
     # The ledger may be accrued to a moment after `now` if the clock was set back.
     until = parse_timestamp(accrue(counted, now).status.as_of)
     return replace(
         budget,
-        commit_cap=cap,
+        commit_cap=NO_LIMIT if cap >= UNLIMITED_HEADROOM else cap,
         spent_this_month=budget_status(counted, now).spent,
         month_remaining=time_left_in_month(until),
     )
@@ -392,3 +510,13 @@ def placed_counts(fleet: Fleet, service: str) -> Counter[tuple[str, str, str]]:
             fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[assignment.machine].name
         ] += 1
     return counts
+
+
+def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[tuple[str, bool]]]:
+    """By called service: the calling services, with whether the caller limits the latency to the service."""
+    callers: dict[str, list[tuple[str, bool]]] = {}
+    for service in services:
+        bound = set(latency_targets(service).values())
+        for called in dict.fromkeys([*called_services(service).values(), *bound]):
+            callers.setdefault(called, []).append((service_key(service), called in bound))
+    return callers

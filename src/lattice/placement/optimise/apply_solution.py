@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from lattice.placement.greedy.affinity import broken_terms
 from lattice.placement.greedy.machine_choice import assign_in_offer, assign_on_type, remove_empty_machines
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.place_all import misplaced_assignments
@@ -182,6 +183,7 @@ def _violations(demand: Demand, fleet: Fleet) -> Counter[str]:
         if not any(offer.matches_region(rule.value) for offer in offers):
             counted[f"region {rule.value}"] += 1
     counted["regions"] = max(0, demand.min_regions - len({offer.region for offer in offers}))
+    counted.update(broken_terms(demand, fleet))
     for rule in demand.spread:
         counted[f"spread {rule.value}"] += max(0, skew(demand, fleet, rule.value) - rule.amount)
     return counted

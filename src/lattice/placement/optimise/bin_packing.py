@@ -254,6 +254,10 @@ def load_violations(index: ProblemIndex, load: Load, placed: Mapping[ModelKey, i
     for cap in load.caps:
         if sum(sources[source] for source in cap.sources) > cap.max_replicas:
             yield f"too many in {sorted(cap.sources)}"
+    for rule in load.spreads:
+        counts = [sum(sources[source] for source in domain) for domain in rule.domains]
+        if counts and max(counts) - min(counts) > rule.max_skew:
+            yield f"skew {max(counts) - min(counts)}, at most {rule.max_skew}"
     if len(+regions) < load.min_regions:
         yield "too few regions"
     for group in load.required_source_groups:

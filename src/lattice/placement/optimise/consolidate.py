@@ -72,7 +72,9 @@ class _Consolidation:
             ):
                 continue
             # Replicas that belong to no service cannot move.
-            is_movable = machines.replica_counts[machine].keys() <= self.demands.keys()
+            services = machines.replica_counts[machine].keys()
+            # A replica that moves could leave the replicas that must be near it.
+            is_movable = services <= self.demands.keys() and services.isdisjoint(self.fleet.affinity_services)
             if is_movable and self._empty(machine):
                 failed = 0
                 self.budget.remaining_moves -= moves

@@ -17,9 +17,9 @@ import numpy as np
 from lattice.engine.table import Flags, Integers
 from lattice.placement.model.demand import ClusterRules, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
 from lattice.placement.model.machine_catalog import is_type_allowed
-from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer, domain_of
 from lattice.placement.optimise.problem import (
     SOLVER_NO_LIMIT,
     Load,
@@ -28,12 +28,11 @@ from lattice.placement.optimise.problem import (
     MachineSource,
     PlacementProblem,
     ProximityRule,
-    ReplicaCap,
+    SpreadRule,
 )
 from lattice.placement.plan.plan import FleetState
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.filters.overflow import overflow_candidates
-from lattice.placement.plugins.filters.spread import domain_of
 
 Vector = tuple[int, ...]
 
@@ -61,6 +60,11 @@ def build_fleet_problem(state: FleetState, move_cost: int) -> FleetProblem:
     ledgers = {name: cap - unmanaged[name] for name, cap in caps.items() if cap < NO_LIMIT}
     sources = tuple(_source(view, row) for row in range(view.fleet.table.count))
     return FleetProblem(PlacementProblem(view.resources, sources, loads, ledgers), sum(staying.values()))
+
+
+def per_node_resource(service: str) -> str:
+    """The name of the artificial resource that counts the replicas of the service on one machine."""
+    return f"replicas of {service}"
 
 
 def class_of(model: str) -> str:
@@ -95,8 +99,13 @@ class _FleetView:
         self.fleet = fleet
         self.placed = [demand for name, demand in sorted(demands.items()) if name in fleet.assignments]
         resources = {"cpu", "memory"}
+        # The replicas of a service on one machine are a resource of their own, where a rule limits them.
+        self.node_limits: dict[str, int] = {}
         for demand in self.placed:
             resources.update(demand.effective_needs)
+            if demand.max_per_node:
+                self.node_limits[per_node_resource(demand.name)] = demand.max_per_node
+        resources.update(self.node_limits)
         self.resources = tuple(sorted(resources))
         # Machine -> resources of workloads that belong to no service.
         self.unmanaged_usage: dict[int, Counter[str]] = {}
@@ -105,7 +114,10 @@ class _FleetView:
         for name, assignments in fleet.assignments.items():
             usage = self.service_usage if name in demands else self.unmanaged_usage
             for assignment in assignments:
-                usage.setdefault(assignment.machine, Counter()).update(dict(assignment.needs))
+                used = usage.setdefault(assignment.machine, Counter())
+                used.update(dict(assignment.needs))
+                if per_node_resource(name) in self.node_limits:
+                    used[per_node_resource(name)] += 1
         self.rules: dict[str, ClusterRules] = {demand.rules.hash: demand.rules for demand in self.placed}
         self.has_single_rules = len({*self.rules, *map(rules_hash, fleet.clusters.values())}) == 1
         self.model_of_machine: dict[int, str] = {}
@@ -119,8 +131,9 @@ class _FleetView:
         """The name of the model; the rules are part of the name only where clusters have different rules."""
         return name if self.has_single_rules else f"{name}@{rules}"
 
-    def vector(self, amounts: Mapping[str, int]) -> Vector:
-        return tuple(min(amounts.get(name, 0), NO_LIMIT) for name in self.resources)
+    def vector(self, size: Mapping[str, int]) -> Vector:
+        """The size of a machine; every machine has room for the allowed replicas of every service."""
+        return tuple(min(size.get(name, self.node_limits.get(name, 0)), NO_LIMIT) for name in self.resources)
 
     def _classify_machines(self, row: int) -> None:
         """Count the machines of the offer by model, listed and unlisted."""
@@ -174,7 +187,10 @@ class _FleetView:
             self.unmanaged_usage.get(machine, no_usage),
             self.service_usage.get(machine, no_usage),
         )
-        capacity = {name: max(size.get(name, 0) - unmanaged[name], services[name]) for name in self.resources}
+        capacity = {
+            name: max(size.get(name, self.node_limits.get(name, 0)) - unmanaged[name], services[name])
+            for name in self.resources
+        }
         return self.vector(capacity)
 
     @cached_property
@@ -200,7 +216,8 @@ class _FleetView:
                 if serves[quotes.catalog.type_ids[machine_type.name]]
             ]
             for unlisted in self.unlisted[row].values():
-                is_usable = unlisted.rules == rules and not unlisted.closed
+                # A cluster of any rules may claim an unclaimed joined machine.
+                is_usable = unlisted.rules in (rules, UNCLAIMED_GROUP) and not unlisted.closed
                 if is_usable and is_type_allowed(demand, unlisted.machine_type):
                     models.append(unlisted.name)
             models_by_offer[self.fleet.offers[row].name] = tuple(models)
@@ -273,8 +290,14 @@ def _source(view: _FleetView, row: int) -> MachineSource:
         if limits.get(name, NO_LIMIT) < NO_LIMIT:
             # Unlisted machines may count as larger than their class, because their services need the
             # capacity: the limit grows by the difference.
+            # The limit does not count joined machines at all.
             extra = sum(
-                group.count * max(0, group.size[position] - group.machine_type.size.get(name, 0))
+                group.count
+                * max(
+                    0,
+                    group.size[position]
+                    - (0 if group.machine_type.is_joined else group.machine_type.size.get(name, 0)),
+                )
                 for group in unlisted
             )
             most.append(limits[name] + extra)
@@ -282,6 +305,8 @@ def _source(view: _FleetView, row: int) -> MachineSource:
             most.append(None)
     # Reserved nodes count too: the bound must not exceed the cost of a solution that may use them.
     nodes = offer.limits.nodes
+    if nodes < SOLVER_NO_LIMIT:
+        nodes += sum(group.count for group in unlisted if group.machine_type.is_joined)
     return MachineSource(
         offer.name,
         offer.region,
@@ -310,7 +335,7 @@ def _minimums(view: _FleetView, row: int, models: Iterable[MachineModel]) -> Ite
 
 def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_cost: int) -> Load:
     """The service as a load of the problem."""
-    fleet, needs = view.fleet, demand.effective_needs
+    fleet, needs = view.fleet, {**demand.effective_needs, per_node_resource(demand.name): 1}
     allowed_rows = allowed[demand.name]
     current: Counter[tuple[str, str]] = Counter()
     for assignment in fleet.assignments[demand.name]:
@@ -338,7 +363,7 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
         usable_models={name: types for name, types in usable_models.items() if types},
         required_source_groups=tuple(groups),
         min_regions=max(1, min(demand.min_regions, len({offer.region for offer in present}))),
-        caps=tuple(_caps(demand, fleet, candidates)),
+        spreads=tuple(_spreads(demand, fleet, candidates)),
         proximity_rules=tuple(_proximity_rules(view, demand, allowed)),
         current_counts=current,
         move_cost=move_cost,
@@ -380,28 +405,23 @@ def skew(demand: Demand, fleet: Fleet, key: str) -> int:
     return max(counts.values(), default=0) - min(counts.values(), default=0)
 
 
-def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[ReplicaCap]:
-    """The largest number of replicas per spread domain; a spread that is uneven today may stay as uneven as
-    it is.
+def _spreads(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[SpreadRule]:
+    """The spread rules of the service over all domains that it may use, full ones included; a spread that is
+    uneven today may stay as uneven as it is.
 
-    A service with latency rules gets no cap: the number of its domains depends on other services.
+    A service with latency rules gets no spread rule: its domains depend on other services.
     """
     if not demand.spread or demand.latency:
         return
     eligible = [
         fleet.offers[row] for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()
     ]
-    replicas = fleet.replicas.by_offer(demand.name).total()
     for rule in demand.spread:
-        allowed = max(rule.amount, skew(demand, fleet, rule.value))
-        domains: dict[str, set[str]] = {}
+        domains: dict[str, set[str]] = {domain_of(offer, rule.value): set() for offer in eligible}
         for offer in offers:
             domains.setdefault(domain_of(offer, rule.value), set()).add(offer.name)
-        count = max(1, len({domain_of(offer, rule.value) for offer in eligible}))
-        most = allowed + max(0, replicas - allowed) // count
-        if most < replicas:
-            for _, names in sorted(domains.items()):
-                yield ReplicaCap(frozenset(names), most)
+        allowed = max(rule.amount, skew(demand, fleet, rule.value))
+        yield SpreadRule(tuple(frozenset(names) for _, names in sorted(domains.items())), allowed)
 
 
 def _proximity_rules(

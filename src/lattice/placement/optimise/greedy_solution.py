@@ -177,6 +177,15 @@ class _State:
             if key[0] in cap.sources:
                 in_cap = sum(count for (source, _), count in placed.items() if source in cap.sources)
                 remaining = min(remaining, cap.max_replicas - in_cap)
+        for rule in load.spreads:
+            counts = [
+                sum(count for (source, _), count in placed.items() if source in domain)
+                for domain in rule.domains
+            ]
+            for number, domain in enumerate(rule.domains):
+                other_counts = counts[:number] + counts[number + 1 :]
+                if key[0] in domain and other_counts:
+                    remaining = min(remaining, min(other_counts) + rule.max_skew - counts[number])
         return max(0, remaining)
 
     def place(self, load: Load, placed: dict[ModelKey, int], key: ModelKey, count: int) -> int:

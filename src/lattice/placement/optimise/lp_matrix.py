@@ -22,6 +22,7 @@ MAX_COEFFICIENT = 1e6
 
 # ("x", load, source, model) replicas; ("n", source, model) machines; ("y", load, region) 1 if the region has
 # a replica; ("m", load, source, model) replicas that leave; ("b", source, model) 1 if a minimum applies;
+# ("z", load, rule) replicas in the emptiest domain;
 # ("u", load) unplaced replicas; ("w", load) 1 if all replicas of the load are unplaced.
 Column = tuple[str, ...]
 # Lower limit, coefficients, upper limit.
@@ -213,6 +214,14 @@ def _add_load(
         if cap.max_replicas < load.replicas:
             in_cap = {replica_column(load, key): 1 for key in keys if key[0] in cap.sources}
             matrix.add_at_most(in_cap, cap.max_replicas)
+    for number, rule in enumerate(load.spreads):
+        # Every domain has at least the replicas of the emptiest domain, and at most as many more as the skew.
+        emptiest: Column = ("z", load.name, str(number))
+        matrix.add_column(emptiest, load.replicas)
+        for domain in rule.domains:
+            in_domain = {replica_column(load, key): 1 for key in keys if key[0] in domain}
+            matrix.add_at_least({**in_domain, emptiest: -1}, 0)
+            matrix.add_at_most({**in_domain, emptiest: -1}, rule.max_skew)
     if load.min_regions > 1:
         # No region may hold all replicas; beyond two regions a mark counts the regions in use.
         min_regions = load.min_regions

@@ -28,7 +28,13 @@ def merge_loads(index: ProblemIndex) -> MergedProblem:
         keys = index.keys[name]
         shape: tuple[object, ...] = (name,)
         staying = sum(count for key, count in load.current_counts.items() if key in keys)
-        has_rules = load.required_source_groups or load.min_regions > 1 or load.caps or load.proximity_rules
+        has_rules = (
+            load.required_source_groups
+            or load.min_regions > 1
+            or load.caps
+            or load.spreads
+            or load.proximity_rules
+        )
         # A load that shrinks drops its own replicas without a move, but not replicas of a merged load.
         if not has_rules and name not in proximity_targets and staying <= load.replicas:
             shape = (load.needs, keys, index.problem.move_price(load) if staying else 0, staying > 0)

@@ -71,6 +71,15 @@ class ReplicaCap:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadRule:
+    """Domains of sources: the replicas of a load in the fullest and in the emptiest domain differ by at most
+    `max_skew`. A domain without sources has no replica."""
+
+    domains: tuple[frozenset[str], ...]
+    max_skew: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProximityRule:
     """Replicas in a listed source need a replica of the target load in one of the reachable sources; replicas
     in other sources need none."""
@@ -98,6 +107,7 @@ class Load:
     current_counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # Micro-dollars, once, for a replica that leaves a machine on which it could stay.
     move_cost: int = 0
+    spreads: tuple[SpreadRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

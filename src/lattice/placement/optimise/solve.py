@@ -233,6 +233,12 @@ def _columns(index: ProblemIndex, matrix: Matrix, solution: _CandidateSolution) 
                 if ("b", *key) in matrix.upper_bounds:
                     values["b", *key] = is_used
     for name, placed in solution.counts.items():
+        for number, rule in enumerate(index.loads[name].spreads):
+            if ("z", name, str(number)) in matrix.upper_bounds:
+                values["z", name, str(number)] = min(
+                    sum(count for (source, _), count in placed.items() if source in domain)
+                    for domain in rule.domains
+                )
         for key, count in placed.items():
             values[("x", name, *key)] = count
             if ("y", name, region := index.sources[key[0]].region) in matrix.upper_bounds:

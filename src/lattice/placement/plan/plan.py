@@ -15,17 +15,21 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.service import LatticeService, service_key
 from lattice.lifecycle.replica_template import workload_template
-from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.greedy.machine_choice import machine_counts
 from lattice.placement.greedy.orphaned import OrphanedState, find_final_orphans, find_orphans
 from lattice.placement.greedy.place import Placement, place, remove_assignments
 from lattice.placement.greedy.place_all import find_stale_placement, outgrown_assignments, place_all
-from lattice.placement.model.costs import fleet_costs, run_rate
+from lattice.placement.inputs.bill import Bill
+from lattice.placement.inputs.cost_allocation import CostPart, cost_parts
+from lattice.placement.model.costs import billed_machines, fleet_bill, fleet_costs
 from lattice.placement.model.current_state import PlannedLayout
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import ObjectKey, World, object_key, placed_counts
+from lattice.placement.plan.budget_change import BudgetChange
+from lattice.placement.plan.surge import NO_SURGE, Surge, surge_of
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.status.fleet_status import PLACED, PlacementResult, fleet_digest, objects_to_write
@@ -102,12 +106,14 @@ class FleetState:
     # Placements of the services that had missing replicas.
     placements: Mapping[str, Placement]
     orphaned: OrphanedState = field(default_factory=OrphanedState)
+    # The bill of the recorded machines; None: the bill is that of the trial fleet.
+    recorded_bill: Bill | None = None
 
     @staticmethod
     def current(world: World) -> "FleetState":
         """Return the state as the objects describe it, without placing missing replicas."""
         fleet = world.build_fleet()
-        return FleetState(world, fleet, {}, find_orphans(world, fleet))
+        return FleetState(world, fleet, {}, find_orphans(world, fleet), world.recorded_bill)
 
     @cached_property
     def unplaced(self) -> dict[str, Placement]:
@@ -132,7 +138,7 @@ class FleetState:
         """Machines by cluster, then by node class, with orphaned clusters."""
         counts = {cluster.metadata.name: Counter(cluster.spec.nodes) for cluster in self.orphaned.clusters}
         for name, cluster in self.fleet.clusters.items():
-            counts[name] = class_counts(self.fleet, cluster)
+            counts[name] = machine_counts(self.fleet, cluster)
         return counts
 
     @cached_property
@@ -152,9 +158,29 @@ class FleetState:
         return rates
 
     @cached_property
+    def bill(self) -> Bill:
+        """The machines that are paid for: those of the record, or those of the trial fleet."""
+        return self.recorded_bill or fleet_bill(self.fleet, self.orphaned.bill_lines)
+
+    @cached_property
+    def cost_parts(self) -> tuple[CostPart, ...]:
+        """The parts of the bill: of services, and of machines without replicas. The parts add up to the bill."""
+        if self.recorded_bill is not None:
+            return tuple(cost_parts(self.world.recorded_machines.of(self.recorded_bill)))
+        parts = list(cost_parts(billed_machines(self.fleet, set(self.fleet.machines.machine_type))))
+        return (*parts, *self.orphaned.cost_parts)
+
+    @cached_property
+    def unpriced_services(self) -> frozenset[str]:
+        """The services that use machines of unknown price."""
+        if all(line.is_priced for line in self.bill.lines):
+            return frozenset()
+        return frozenset(part.service for part in self.cost_parts if not part.machine.is_priced)
+
+    @cached_property
     def offer_rates(self) -> dict[str, int]:
-        """Micro-dollars per hour by offer, sorted by name."""
-        return dict(sorted((Counter(run_rate(self.fleet)) + Counter(self.orphaned.offer_rates)).items()))
+        """Micro-dollars per hour by offer, sorted by name; offers that cost nothing are left out."""
+        return {name: rate for name, rate in sorted(self.bill.offer_rates.items()) if rate}
 
     def resulting_world(self) -> World:
         """Return the world with all objects that the controllers would have written in this state."""
@@ -237,53 +263,6 @@ class ClusterChange:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetChange:
-    """The projected spend of one budget in this month before and after the change, in micro-dollars."""
-
-    ledger: str
-    subject: str
-    limit: int
-    projected_before: int
-    projected_after: int
-    alert_millionths: int
-    hard: bool
-    # None: the budget had no limit before.
-    limit_before: int | None = None
-    # Micro-dollars per hour for additional machines after the change; None: the budget rejects no machine.
-    headroom: int | None = None
-    # Micro-dollars per hour of the cheapest machine with a known price that the budget pays for.
-    cheapest_machine_rate: int | None = None
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Report whether the budget rejects the next machine.
-
-        The headroom is a rate over 30 days, so a budget can be exhausted long before the projection of this
-        month reaches the limit.
-        """
-        return (
-            self.headroom is not None
-            and self.cheapest_machine_rate is not None
-            and self.headroom < self.cheapest_machine_rate
-        )
-
-    @property
-    def was_exceeded(self) -> bool:
-        return self.limit_before is not None and self.projected_before > self.limit_before
-
-    @property
-    def was_alerting(self) -> bool:
-        return (
-            self.limit_before is not None
-            and self.projected_before * MILLIONTHS >= self.limit_before * self.alert_millionths
-        )
-
-    def percent(self, projected: int) -> int:
-        """Return the projected spend in percent of the limit, rounded to the nearest integer."""
-        return (projected * 200 + self.limit) // (2 * self.limit) if self.limit else 100
-
-
-@dataclass(frozen=True, slots=True)
 class MisplacedService:
     """A service in offers that its requirements exclude; `destination` is None if no other place fits."""
 
@@ -308,6 +287,8 @@ class Plan:
     risks: tuple[str, ...]
     # The unplaced services that were unplaced before, are not in the manifests and lose no replica.
     untouched: tuple[str, ...] = ()
+    # What the updates of the plan need beside the final state, until they end.
+    surge: Surge = NO_SURGE
     id: str = ""
     # All changed objects, with or without an effect on the fleet.
     manifest_changes: tuple[ManifestChange, ...] = ()
@@ -396,6 +377,10 @@ def compare(
     ]
     names = sorted({*before.offer_rates, *after.offer_rates})
     rates = {name: (before.offer_rates.get(name, 0), after.offer_rates.get(name, 0)) for name in names}
+    manifests = tuple(manifest_changes(before.world, changes, deleted, before.replica_counts))
+    restarted = [f"{change.object[1]}/{change.object[2]}" for change in manifests if change.is_restarted]
+    demands = [after.world.demands[name] for name in restarted if name in after.world.demands]
+    surge = surge_of(demands, after.fleet)
     result = Plan(
         services=tuple(services),
         clusters=tuple(clusters),
@@ -404,9 +389,13 @@ def compare(
         budgets=tuple(_budget_changes(before, after)),
         would_move=tuple(_misplaced_services(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
-        risks=tuple(_risks(before, after)),
+        risks=(
+            *_risks(before, after),
+            *(f"the update of {name} waits: {text}" for name, text in surge.blocked.items()),
+        ),
         untouched=tuple(untouched) if changes or deleted else (),
-        manifest_changes=tuple(manifest_changes(before.world, changes, deleted, before.replica_counts)),
+        surge=surge,
+        manifest_changes=manifests,
         state_before=before,
         state_after=after,
     )
@@ -450,14 +439,9 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
         # A budget without a limit cannot be exceeded.
         if budget.limit is None:
             continue
-        projected_before, projected_after = (
-            state.world.projected_spend(name, state.fleet.ledgers.committed[name])
-            if name in state.world.supply.budgets
-            else 0
-            for state in (before, after)
-        )
         previous = before.world.supply.budgets.get(name)
-        if projected_before != projected_after or previous is None or previous.limit != budget.limit:
+        use_before, use_after = (_budget_use(state, name) for state in (before, after))
+        if use_before != use_after or previous is None or previous.limit != budget.limit:
             cap = after.fleet.ledgers.commit_cap(name)
             headroom = max(0, cap - after.fleet.ledgers.committed[name]) if cap < NO_LIMIT else None
             machine_rates = []
@@ -468,14 +452,24 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
                 name,
                 str(budget.account),
                 budget.limit,
-                projected_before,
-                projected_after,
+                use_before[0],
+                use_after[0],
+                use_before[1],
+                use_after[1],
                 budget.alert_millionths,
                 budget.is_hard,
                 previous.limit if previous else None,
                 headroom,
                 min(machine_rates, default=None),
             )
+
+
+def _budget_use(state: FleetState, ledger: str) -> tuple[int, int]:
+    """Return the projected spending and the use under the rule that binds; 0 for a budget that does not exist."""
+    if ledger not in state.world.supply.budgets:
+        return 0, 0
+    status = state.world.budget_status(ledger, state.bill.ledger_rates.get(ledger, 0))
+    return status.projected, status.used
 
 
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
@@ -505,12 +499,12 @@ def _misplacement_reasons(demand: Demand, state: FleetState) -> tuple[str, ...]:
 def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
     for change in _budget_changes(before, after):
         alert = change.limit * change.alert_millionths // MILLIONTHS
-        percent = f"{change.percent(change.projected_after)} % of its limit"
-        if change.projected_after > change.limit and not change.was_exceeded:
+        percent = f"{change.percent(change.used_after)} % of its limit"
+        if change.used_after > change.limit and not change.was_exceeded:
             yield f"budget of {change.subject} is exceeded: {percent}" + (
                 "" if change.hard else "; the limit is soft and does not stop purchases"
             )
-        elif change.limit >= change.projected_after >= alert and not change.was_alerting:
+        elif change.limit >= change.used_after >= alert and not change.was_alerting:
             yield f"budget of {change.subject} reaches its alert threshold: {percent}"
     under_pressure_before = _offers_under_pressure(before)
     for offer, (used, total) in _offers_under_pressure(after).items():

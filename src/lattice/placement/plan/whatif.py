@@ -13,7 +13,7 @@ from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.pool import LatticePool
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place_all import misplaced_assignments, place_all
-from lattice.placement.model.costs import run_rate
+from lattice.placement.model.costs import fleet_bill
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import SupplyObject, supply_object_of
@@ -251,7 +251,7 @@ def _loss_impact(state: FleetState, eviction: DependencyEviction, offer: str) ->
             name for name in sorted(affected) if name in placements and not placements[name].is_complete
         )
         moved = {name: dict(placed_counts(fleet, name)) for name in sorted(affected) if name not in unplaced}
-        cost = sum(run_rate(fleet).values()) + sum(state.orphaned.offer_rates.values())
+        cost = fleet_bill(fleet, state.orphaned.bill_lines).total
         return LossImpact(
             offer, moved, tuple(name for name in unplaced if name not in already_unplaced), cost
         )

@@ -9,7 +9,7 @@ import numpy as np
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Flags, Rows, RowSubset, Table
 from lattice.kinds.meta.quantity import approximate_bytes, format_bytes, format_cores
-from lattice.placement.model.demand import Requirement
+from lattice.placement.model.demand import Demand, Requirement
 from lattice.placement.model.fleet import Fleet, FleetTable
 from lattice.placement.model.offer import Offer
 
@@ -104,3 +104,16 @@ class FixedReason:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return Shortfall(self.subject, self.need, self.have, self.missing)
+
+
+def join_shortfall(demand: Demand, offer: Offer) -> Shortfall:
+    """What a pool of joined machines lacks: a machine with the free capacity for one replica."""
+    amounts = " and ".join(
+        f"{format_amount(name, amount)} {name}" for name, amount in demand.effective_needs.items()
+    )
+    return Shortfall(
+        "joined machine",
+        f"one with {amounts} free",
+        "none",
+        f"join a machine with `lattice tokens create --pool {offer.name}`",
+    )

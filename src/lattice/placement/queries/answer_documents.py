@@ -51,6 +51,7 @@ def why_document(explanation: PlacementExplanation, state: FleetState, pool: str
         and explanation.verdict is None
         and _pools(explanation.current_counts) != _pools(explanation.desired_counts),
         "cost": rate_document(state.service_rates.get(name, 0)),
+        "isPriced": name not in state.unpriced_services,
         "requirements": [
             {"kind": requirement.kind, "text": str(requirement), "source": requirement.source}
             for requirement in explanation.demand.requirements

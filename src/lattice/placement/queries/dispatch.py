@@ -23,7 +23,8 @@ from lattice.placement.queries.answer_documents import (
     optimum_document,
     why_document,
 )
-from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate_document
+from lattice.placement.queries.cost_document import cost_document
+from lattice.placement.queries.plan_document import Document, plan_document, rate_document
 from lattice.placement.queries.why import explain_service, unplaced_replicas
 
 Query = Mapping[str, Any]
@@ -69,6 +70,9 @@ def answer_query(
         services = (world.with_objects(changes, deleted) if changes or deleted else world).services
         if service not in services:
             raise NotFound(f"there is no service {service}", fix=_suggest_name(service, services, "services"))
+    # Without changes the cost is that of the recorded machines, which needs no placement.
+    if query["ask"] == "cost" and not changes and not deleted and world.recorded_bill is not None:
+        return handler(query, QueryContext(FleetState.current(world), world, clock))
     state = converge_both(world, changes, deleted)[1] if changes or deleted else converge(world)
     return handler(query, QueryContext(state, world, clock))
 

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.engine.plugin import Shortfall
-from lattice.kinds.meta.quantity import MILLIONTHS, format_plain_dollars
+from lattice.kinds.meta.quantity import format_plain_dollars
 from lattice.placement.explain.verdict import Verdict, judge
-from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.inputs.bill import Bill
 from lattice.placement.inputs.ledger_math import rate_per_30_days
-from lattice.placement.model.costs import fleet_costs, placed_costs
 from lattice.placement.model.demand import Demand, service_source
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
+from lattice.placement.plan.budget_change import BudgetChange
 from lattice.placement.plan.plan import (
-    BudgetChange,
     FleetState,
     ManifestChange,
     PlacementKey,
@@ -89,7 +88,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "isEmpty": plan.is_empty,
         "isFeasible": plan.is_feasible,
         "declared": [_manifest_change(change) for change in plan.manifest_changes],
-        "services": [_service(service, after) for service in plan.services],
+        "services": [_service(service, before, after) for service in plan.services],
         "clusters": [
             {
                 "mark": cluster.mark,
@@ -98,11 +97,15 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
                 "before": dict(sorted(cluster.nodes_before.items())),
                 "after": dict(sorted(cluster.nodes_after.items())),
                 "cost": rate_change_document(_bill_of(cluster.name, before), _bill_of(cluster.name, after)),
+                "isPriced": not any(
+                    state.bill.unpriced_clusters.get(cluster.name) for state in (before, after)
+                ),
             }
             for cluster in plan.clusters
         ],
         "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
         "total": rate_change_document(*plan.total),
+        "surge": _surge_document(plan, before, after),
         "pending": _pending_document(before, world),
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
@@ -113,9 +116,50 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
             for document in _unplaced_documents(plan.unplaced, before, after)
         ],
         "risks": list(plan.risks),
-        "findings": _finding_documents(after),
-        "prices": price_document(after.fleet),
+        "findings": [
+            {
+                "subject": finding.subject,
+                "type": finding.type,
+                "reason": finding.reason,
+                "message": finding.message,
+            }
+            for finding in after.world.findings
+        ],
+        "prices": price_document(after.fleet, after.bill),
         "latencies": latency_documents(after, changed),
+    }
+
+
+def _surge_document(plan: Plan, before: FleetState, after: FleetState) -> Document | None:
+    """Return what the updates need until they end: machines beside the final state, and the cost at the peak.
+    None if the plan updates no running replica."""
+    surge = plan.surge
+    if not surge.services and not surge.blocked:
+        return None
+    # Machines that the plan removes stay until the updates have ended.
+    removed = Counter(
+        {
+            (name, node_class): count - after.clusters.get(name, Counter())[node_class]
+            for name, counts in before.clusters.items()
+            for node_class, count in counts.items()
+        }
+    )
+    leaving = 0
+    for row, kind in before.fleet.machines.machine_type.items():
+        group = (before.fleet.machines.cluster[row].name, kind.name)
+        if removed[group] > 0:
+            removed[group] -= 1
+            leaving += kind.rate
+    machines = [
+        {"cluster": cluster, "pool": after.offer_of[cluster], "class": node_class, "machines": count}
+        for cluster, counts in sorted(surge.machines.items())
+        for node_class, count in sorted(counts.items())
+    ]
+    return {
+        "services": list(surge.services),
+        "machines": machines,
+        "peak": rate_document(plan.total[1] + leaving + surge.rate),
+        "blocked": [{"name": name, "reason": reason} for name, reason in sorted(surge.blocked.items())],
     }
 
 
@@ -152,16 +196,17 @@ def _manifest_change(change: ManifestChange) -> Document:
 
 
 def _overhead(state: FleetState) -> int:
-    """The cost of machines without replicas, which no service pays for."""
-    return sum(fleet_costs(state.fleet).overhead.values()) + sum(state.orphaned.overhead.values())
+    """The part of the bill that no service pays: machines without replicas."""
+    return state.bill.total - sum(state.service_rates.values())
 
 
-def _service(change: ServiceChange, after: FleetState) -> Document:
+def _service(change: ServiceChange, before: FleetState, after: FleetState) -> Document:
     demand = after.world.demands.get(change.name)
     return {
         "mark": change.mark,
         "name": change.name,
         "isPlaced": change.is_placed,
+        "isPriced": change.name not in before.unpriced_services | after.unpriced_services,
         "replicas": demand.replicas if demand else 0,
         "before": place_documents(change.placed_before),
         "after": place_documents(change.placed_after),
@@ -170,11 +215,7 @@ def _service(change: ServiceChange, after: FleetState) -> Document:
 
 
 def _bill_of(cluster: str, state: FleetState) -> int:
-    fleet = state.fleet
-    placed = fleet.clusters.get(cluster)
-    if placed is None:
-        return state.orphaned.cluster_rates.get(cluster, 0)
-    return sum(fleet.machines.machine_type[machine].rate for machine in placed.machines)
+    return state.bill.cluster_rates.get(cluster, 0)
 
 
 def _budget(change: BudgetChange, before: FleetState) -> Document:
@@ -189,8 +230,8 @@ def _budget(change: BudgetChange, before: FleetState) -> Document:
         "limitBefore": money_document(old_limit),
         "before": money_document(change.projected_before),
         "after": money_document(change.projected_after),
-        "percentBefore": replace(change, limit=old_limit).percent(change.projected_before),
-        "percentAfter": change.percent(change.projected_after),
+        "percentBefore": replace(change, limit=old_limit).percent(change.used_before),
+        "percentAfter": change.percent(change.used_after),
         "alertPercent": change.alert_millionths // 10_000,
         "isHard": change.hard,
         "left": None if change.headroom is None else rate_document(change.headroom),
@@ -279,27 +320,15 @@ def verdict_document(verdict: Verdict) -> Document:
     }
 
 
-def _finding_documents(state: FleetState) -> list[Document]:
-    """Return the findings about the declared supply."""
-    return [
-        {
-            "subject": finding.subject,
-            "type": finding.type,
-            "reason": finding.reason,
-            "message": finding.message,
-        }
-        for finding in state.world.findings
-    ]
-
-
-def price_document(fleet: Fleet) -> Document:
-    """Return the sources and dates of the machine prices, and the classes without a known price."""
+def price_document(fleet: Fleet, bill: Bill | None = None) -> Document:
+    """Return the sources and dates of the machine prices, the classes without a known price, and the machines of
+    unknown price on the bill."""
     used: Counter[tuple[str, _PricedClass]] = Counter()
     for row, machine_type in fleet.machines.machine_type.items():
         price = machine_type.price
         source, as_of = (price.source, price.as_of) if price else ("unknown", "")
         pool = fleet.offers[fleet.machines.cluster[row].offer_row].name
-        used[pool, _PricedClass(machine_type.name, machine_type.rate, source, as_of)] += 1
+        used[pool, _PricedClass(machine_type.name, machine_type.rate, source, as_of, price is not None)] += 1
     classes: list[Document] = []
     for (pool, priced), count in sorted(used.items(), key=lambda item: (item[0][0], item[0][1].name)):
         classes.append(
@@ -310,6 +339,7 @@ def price_document(fleet: Fleet) -> Document:
                 **rate_document(priced.micros),
                 "source": priced.source,
                 "asOf": priced.as_of,
+                "isPriced": priced.is_priced,
                 "isDeclared": priced.source.startswith(DECLARED_PRICE_PREFIX),
             }
         )
@@ -334,6 +364,17 @@ def price_document(fleet: Fleet) -> Document:
         ],
         "classes": classes,
         "unknown": sorted(unknown),
+        "unpriced": [
+            {
+                "pool": line.offer,
+                "cluster": line.cluster,
+                "class": line.node_class,
+                "machines": line.count,
+                "lastKnown": rate_document(line.micros) if line.micros else None,
+            }
+            for line in (bill.lines if bill is not None else ())
+            if not line.is_priced
+        ],
     }
 
 
@@ -345,6 +386,7 @@ class _PricedClass:
     micros: int
     source: str
     as_of: str
+    is_priced: bool = True
 
 
 def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]:
@@ -377,84 +419,3 @@ def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]
                     }
                 )
     return documents
-
-
-def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
-    """Return the costs by pool, service or label:KEY. A machine counts in exactly one row: the rows sum to
-    the total.
-
-    With a namespace only costs of its services are returned, without machines that hold no replicas.
-    """
-    # Each row is a name, micro-dollars per hour, and the part of that amount for machines without replicas.
-    rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
-    total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
-    short = [demand for demand in unplaced if _is_in(demand.name, namespace)]
-    placed = {demand.name: state.placed_replicas(demand.name) for demand in short}
-    row_documents = []
-    for name, micros, empty in rows:
-        row_documents.append(
-            {
-                "name": name,
-                **rate_document(micros),
-                "shareMillionths": micros * MILLIONTHS // total if total else 0,
-                "overhead": rate_document(empty),
-            }
-        )
-    return {
-        "ask": "cost",
-        "by": by,
-        "namespace": namespace or None,
-        "rows": row_documents,
-        "overhead": rate_document(overhead),
-        "total": rate_document(total),
-        "unplaced": [demand.name for demand in short if not placed[demand.name]],
-        "partlyPlaced": [
-            {"name": demand.name, "placed": placed[demand.name], "replicas": demand.replicas}
-            for demand in short
-            if placed[demand.name]
-        ],
-        "prices": price_document(state.fleet),
-    }
-
-
-def _is_in(service: str, namespace: str) -> bool:
-    return not namespace or service.startswith(f"{namespace}/")
-
-
-def _costs_in(state: FleetState, by: str, namespace: str) -> list[tuple[str, int, int]]:
-    """The costs of services in the namespace by row, most expensive first."""
-    names: Counter[str] = Counter()
-    for service in {*state.fleet.assignments, *state.orphaned.service_shares}:
-        if _is_in(service, namespace):
-            shares = [(pool, micros) for (pool, _, _), micros in placed_costs(state.fleet, service).items()]
-            for pool, micros in (*shares, *state.orphaned.service_shares.get(service, {}).items()):
-                names[_row_name(state, by, service, pool)] += micros
-    return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda row: (-row[1], row[0]))
-
-
-def _row_name(state: FleetState, by: str, service: str, pool: str) -> str:
-    if by in ("pool", "service"):
-        return pool if by == "pool" else service
-    key = by.removeprefix("label:")
-    stored = state.world.services.get(service)
-    labels = (stored.metadata.labels or {}) if stored else {}
-    return labels.get(key, f"(no label {key})")
-
-
-def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
-    """Rows of name, micro-dollars per hour, and the part of that amount for machines without replicas; most
-    expensive first, with the rows of machines without replicas last."""
-    # Machines without replicas belong to no service; they get rows of their own unless rows are pools.
-    overhead = {**fleet_costs(state.fleet).overhead, **state.orphaned.overhead}
-    if by == "pool":
-        rows = [(name, micros, overhead.get(name, 0)) for name, micros in state.offer_rates.items()]
-        return sorted(rows, key=lambda row: (-row[1], row[0]))
-    names: Counter[str] = Counter()
-    for service, micros in state.service_rates.items():
-        names[_row_name(state, by, service, "")] += micros
-    empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in sorted(overhead.items())]
-    return [
-        *sorted(((name, micros, 0) for name, micros in names.items()), key=lambda row: (-row[1], row[0])),
-        *empty,
-    ]

@@ -16,7 +16,7 @@ from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.machine_choice import assign_in_offer
 from lattice.placement.greedy.place import Placement, place, remove_assignments
 from lattice.placement.greedy.place_all import find_stale_placement
-from lattice.placement.model.costs import run_rate
+from lattice.placement.model.costs import fleet_bill
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import placed_counts
@@ -57,16 +57,12 @@ def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedRepli
         return
     with fleet.what_if():
         # The saving of withdrawn replicas is subtracted from the cost of suggestions.
-        paid = sum(run_rate(fleet).values())
+        paid = fleet_bill(fleet).total
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
         # The inner scope undoes the attempt, so the caller sees the fleet without the replicas.
         with fleet.what_if():
             placement = place(demand, fleet)
-        yield (
-            None
-            if placement.is_complete
-            else UnplacedReplicas(placement, paid - sum(run_rate(fleet).values()))
-        )
+        yield (None if placement.is_complete else UnplacedReplicas(placement, paid - fleet_bill(fleet).total))
 
 
 @dataclass(frozen=True, slots=True)

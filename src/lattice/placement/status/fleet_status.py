@@ -28,8 +28,7 @@ from lattice.kinds.infrastructure import (
     StaticStatus,
     StaticUtilization,
 )
-from lattice.kinds.meta.base import Condition, Kind, Metadata
-from lattice.kinds.meta.conditions import READY_CONDITION
+from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.quantity import (
     GIB,
     MILLI,
@@ -50,12 +49,14 @@ from lattice.kinds.service import (
     TotalCost,
     service_key,
 )
-from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.service_health import ServiceHealth
 from lattice.placement.explain.blockers import at_failure
-from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.greedy.affinity import planned_nodes
+from lattice.placement.greedy.machine_choice import class_counts, machine_counts
 from lattice.placement.greedy.place import Placement
-from lattice.placement.inputs.ledger_math import rate_per_30_days
-from lattice.placement.model.costs import placed_costs
+from lattice.placement.inputs.bill import Bill
+from lattice.placement.inputs.ledger_math import BudgetStatus, rate_per_30_days
+from lattice.placement.model.costs import fleet_bill, placed_costs, unpriced_groups
 from lattice.placement.model.current_state import OVERFLOW_LABEL
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -81,6 +82,19 @@ def total_cost(micros: int) -> TotalCost:
     return TotalCost(hourly=dollar_amount(micros), projected30_day=dollar_amount(rate_per_30_days(micros)))
 
 
+def sum_of_costs(placements: Sequence[ServicePlacement]) -> TotalCost | None:
+    """Return the cost of all placements; None while the price of a machine of one of them is unknown."""
+    if any(placement.cost is None and placement.replicas for placement in placements):
+        return None
+    return total_cost(
+        sum(
+            dollars_to_micros(placement.cost.hourly)
+            for placement in placements
+            if placement.cost and placement.cost.hourly
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
     """The placement of a service with its verdict, reason and required infrastructure."""
@@ -99,20 +113,26 @@ def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResul
     report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
+    unpriced = unpriced_groups(fleet, name)
+    machines = planned_nodes(name, fleet)
     placements = tuple(
         ServicePlacement(
             pool=pool,
             cluster=cluster,
             replicas=count,
             node=node_class,
-            cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
+            # Absent while the price is unknown.
+            cost=None
+            if (pool, cluster, node_class) in unpriced
+            else HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
+            machines=machines.get((cluster, node_class)),
         )
         for (pool, cluster, node_class), count in sorted(
             counts.items(), key=lambda entry: (-entry[1], entry[0])
         )
     )
     status = msgspec.structs.replace(
-        service.status, placements=placements, total_cost=total_cost(sum(costs.values()))
+        service.status, placements=placements, total_cost=sum_of_costs(placements)
     )
     if result is not None:
         status = msgspec.structs.replace(status, scheduler_decision=decision_of(result, fleet))
@@ -198,8 +218,14 @@ def fleet_digest(fleet: Fleet) -> str:
     for name in sorted(fleet.clusters):
         cluster = fleet.clusters[name]
         digest.update(
-            repr((name, sorted(class_counts(fleet, cluster).items()), sorted(cluster.used.items()))).encode()
+            repr(
+                (name, sorted(machine_counts(fleet, cluster).items()), sorted(cluster.used.items()))
+            ).encode()
         )
+    for row in sorted(fleet.inventory.unclaimed, key=lambda row: fleet.offers[row].name):
+        free = fleet.inventory.unclaimed[row]
+        names = sorted(fleet.machines.names[machine] for machine in free.machines)
+        digest.update(repr((free.name, names, sorted(free.size.items()))).encode())
     for offer in sorted(fleet.offers, key=lambda candidate: candidate.name):
         digest.update(
             repr(
@@ -212,6 +238,10 @@ def fleet_digest(fleet: Fleet) -> str:
                 )
             ).encode()
         )
+    # What a gang lacks depends on all of its services.
+    for gang, members in sorted(fleet.gangs.items()):
+        demands = [(member.name, member.replicas, member.min_member) for member in members]
+        digest.update(repr((gang, demands)).encode())
     return digest.hexdigest()
 
 
@@ -248,9 +278,9 @@ def cluster_labels(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | No
     return {key: value for key, value in {**previous_labels, **labels}.items() if value}
 
 
-def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus) -> ClusterStatus:
-    """Return the status of the cluster with services, workloads, utilisation and cost from the fleet."""
-    rate = sum(fleet.machines.machine_type[machine].rate for machine in cluster.machines)
+def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus, bill: Bill) -> ClusterStatus:
+    """Return the status of the cluster with services, workloads and utilisation from the fleet, and the cost
+    from the bill."""
     replicas = sum(fleet.machines.replica_counts[machine].total() for machine in cluster.machines)
     return msgspec.structs.replace(
         previous,
@@ -260,8 +290,15 @@ def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus) -> C
             cores=_share(cluster.used["cpu"], cluster.size["cpu"]),
             memory=_share(cluster.used["memory"], cluster.size["memory"]),
         ),
-        cost=total_cost(rate),
+        cost=cluster_cost(cluster.name, bill),
     )
+
+
+def cluster_cost(cluster: str, bill: Bill) -> TotalCost | None:
+    """Return the cost of the cluster; None while the price of one of its machines is unknown."""
+    if bill.unpriced_clusters.get(cluster):
+        return None
+    return total_cost(bill.cluster_rates.get(cluster, 0))
 
 
 def _share(used: int, total: int) -> Decimal | None:
@@ -271,7 +308,7 @@ def _share(used: int, total: int) -> Decimal | None:
     return (Decimal(used) / total).quantize(FOUR_DECIMALS).normalize()
 
 
-def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
+def pool_status(pool: LatticePool, fleet: Fleet, world: World, bill: Bill) -> PoolStatus:
     """Return the status of the pool; allocated is the size of its machines, not the requests of replicas."""
     row = fleet.row(pool.metadata.name)
     allocated = {
@@ -282,8 +319,7 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
     budget = fleet.ledgers.budgets.get(ledger)
     pool_spending: PoolSpending | None = None
     if budget is not None and budget.limit is not None:
-        projected = projected_cost(ledger, fleet, world)
-        pool_spending = spending(budget.spent_this_month, projected, budget.limit)
+        pool_spending = spending(world.budget_status(ledger, bill.ledger_rates.get(ledger, 0)))
     return msgspec.structs.replace(
         pool.status,
         capacity=PoolUsage(
@@ -312,24 +348,25 @@ def _services_in(cluster: Cluster, fleet: Fleet) -> int:
     return len(services)
 
 
-def spending(spent: int, projected: int, limit: int) -> PoolSpending:
-    """Return the spending of a budget. `utilization_percent` is a fraction, not a percentage: a
-    projected cost of 8200 and a limit of 10000 give 0.82."""
+def spending(status: BudgetStatus) -> PoolSpending:
+    """Return the spending of a budget. `utilization_percent` is a fraction, not a percentage: a use of 8200 under
+    the rule that binds and a limit of 10000 give 0.82."""
     return PoolSpending(
-        current_month_cost=dollar_amount(spent),
-        projected_month_cost=dollar_amount(projected),
-        # A limit of zero counts as used up.
-        utilization_percent=_share(projected, limit) if limit else Decimal(1),
+        current_month_cost=dollar_amount(status.spent),
+        projected_month_cost=dollar_amount(status.projected),
+        utilization_percent=budget_share(status),
     )
 
 
-def projected_cost(ledger: str, fleet: Fleet, world: World) -> int:
-    """Return the projected spend of this calendar month in micro-dollars; if the world has no time, the cost
-    of 30 days."""
-    return world.projected_spend(ledger, fleet.ledgers.committed[ledger])
+def budget_share(status: BudgetStatus) -> Decimal | None:
+    """Return the use under the rule that binds as a fraction of the limit; None without a limit."""
+    if status.limit is None:
+        return None
+    # A limit of zero counts as used up.
+    return _share(status.used, status.limit) if status.limit else Decimal(1)
 
 
-def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> CloudStatus:
+def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World, bill: Bill) -> CloudStatus:
     """Return the status of the cloud: spend and clusters by region."""
     name = cloud.metadata.name
     rows = {region: fleet.row(f"{name}/{region}") for region in cloud.spec.regions}
@@ -345,7 +382,9 @@ def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> Clou
         current_spend=CloudSpend(
             monthly=dollar_amount(sum(spent.values())),
             by_region={region: dollar_amount(amount) for region, amount in spent.items()},
-            projected=dollar_amount(projected_cost(cloud_budget.name, fleet, world))
+            projected=dollar_amount(
+                world.budget_status(cloud_budget.name, bill.ledger_rates.get(cloud_budget.name, 0)).projected
+            )
             if cloud_budget
             else None,
         ),
@@ -400,6 +439,7 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
     """Return all objects that the controllers would write: clusters, and the status of services, pools and
     infrastructure."""
     objects: list[Kind] = []
+    bill = fleet_bill(fleet)
     for name in sorted(fleet.clusters):
         previous = world.objects.get((LatticeCluster.resource.kind, "", name))
         cluster = cluster_object(
@@ -407,7 +447,7 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
         )
         objects.append(
             msgspec.structs.replace(
-                cluster, status=cluster_status(fleet.clusters[name], fleet, cluster.status)
+                cluster, status=cluster_status(fleet.clusters[name], fleet, cluster.status, bill)
             )
         )
     for name, service in world.services.items():
@@ -416,75 +456,39 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
     for resource in world.objects.values():
         if isinstance(resource, LatticePool) and ("pool", resource.metadata.name) in offered:
-            objects.append(msgspec.structs.replace(resource, status=pool_status(resource, fleet, world)))
+            objects.append(
+                msgspec.structs.replace(resource, status=pool_status(resource, fleet, world, bill))
+            )
         elif isinstance(resource, CloudInfrastructure):
-            objects.append(msgspec.structs.replace(resource, status=cloud_status(resource, fleet, world)))
+            objects.append(
+                msgspec.structs.replace(resource, status=cloud_status(resource, fleet, world, bill))
+            )
         elif isinstance(resource, StaticInfrastructure) and ("static", resource.metadata.name) in offered:
             objects.append(msgspec.structs.replace(resource, status=static_status(resource, fleet)))
     return objects
 
 
-def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
-    """Return the service status with the health that its replicas report.
+def status_with_health(service: LatticeService, health: ServiceHealth, replicas: int) -> ServiceStatus:
+    """Return the service status with the health of its replicas; `replicas` counts all, also those that are
+    being deleted.
 
     Placements and the scheduler decision stay, since another controller writes these fields; the caller sets
     the transition times of the conditions.
     """
-    available = ready = 0
-    failed: list[LatticeWorkload] = []
-    for replica in replicas:
-        status = replica.status
-        # Replicas that have not started or are being deleted do not count for the health.
-        if status.actual_state == "Pending" or replica.metadata.deletion_timestamp:
-            continue
-        if status.actual_state == "Running":
-            available += 1
-            ready += bool(status.ready)
-        elif status.actual_state == "Failed":
-            failed.append(replica)
-    placed = sum(placement.replicas or 0 for placement in service.status.placements)
-    phase = _phase(service, placed, ready, len(failed))
     return msgspec.structs.replace(
         service.status,
-        replicas=len(replicas),
-        health=Health(available=available, ready=ready),
-        phase=phase,
-        total_cost=total_cost(
-            sum(
-                dollars_to_micros(placement.cost.hourly)
-                for placement in service.status.placements
-                if placement.cost and placement.cost.hourly
-            )
+        wanted_replicas=health.desired,
+        replicas=replicas,
+        updated_replicas=health.updated,
+        has_been_available=health.has_been_available,
+        health=Health(
+            available=health.running,
+            ready=health.ready,
+            failures=health.failures,
+            restarts=health.restarts,
         ),
+        phase=health.phase,
+        total_cost=sum_of_costs(service.status.placements),
         observed_generation=service.metadata.generation,
-        conditions=(_ready(service, placed, ready, failed),),
-    )
-
-
-def _phase(service: LatticeService, placed: int, ready: int, failed: int) -> str:
-    if service.metadata.deletion_timestamp:
-        return "Deleting"
-    if not placed and service.spec.desired_replicas():
-        decision = service.status.scheduler_decision
-        return (
-            "Unschedulable" if decision is not None and decision.verdict not in ("", "Placed") else "Pending"
-        )
-    if failed:
-        return "Degraded" if ready else "Failed"
-    return "Running" if ready >= placed and placed >= service.spec.desired_replicas() else "Progressing"
-
-
-def _ready(service: LatticeService, placed: int, ready: int, failed: Sequence[LatticeWorkload]) -> Condition:
-    needed = max(placed, service.spec.desired_replicas())
-    message = f"{ready:,} of {needed:,} replicas are ready"
-    if failed:
-        first = failed[0]
-        message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason reported'}"
-    is_ready = ready >= needed
-    if is_ready:
-        reason = "ReplicasReady"
-    else:
-        reason = "ReplicaFailed" if failed else "ReplicasMissing"
-    return Condition(
-        type=READY_CONDITION, status="True" if is_ready else "False", reason=reason, message=message
+        conditions=health.conditions(),
     )

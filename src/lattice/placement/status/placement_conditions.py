@@ -7,8 +7,13 @@ import msgspec
 
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Condition
 from lattice.kinds.meta.conditions import RESOLVED_CONDITION, find_condition
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.service import (
+    NO_SURGE_CAPACITY,
     PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
+    SCALE_DOWN_WAITS,
     STALE_CONDITION,
     LatticeService,
     SchedulerDecision,
@@ -27,6 +32,10 @@ from lattice.placement.status.fleet_status import PLACED, PlacementResult, decis
 
 # Limit of reasons that a condition names.
 MAX_NAMED_REASONS = 3
+# The reason of PlacementStale if running replicas violate a rule.
+WOULD_MOVE = "WouldMove"
+# The reason of PlacementStale if a fresh plan costs less.
+COSTS_MORE = "CostsMore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +73,14 @@ def placement_status(
     """Compute placements and conditions of the service. With `decision` None, the previous scheduler decision
     stays."""
     previous, fleet, name = service.status, decided.fleet, service_key(service)
-    demand, services = decided.world.demands[name], decided.world.services
+    demand, services = decided.demands[name], decided.world.services
     orphans = decided.orphaned_replicas.get(name, ())
     placements = (*orphans, *with_placement(service, fleet, None).status.placements)
     status = msgspec.structs.replace(
         previous,
         placements=placements,
         scheduler_decision=previous.scheduler_decision if decision is None else decision,
+        remediation=decided.records.get(name, previous.remediation),
     )
     # Replicas of withdrawn offers stay where they run, and the condition says so.
     reasons = [f"{placement.pool}: no longer offered" for placement in orphans]
@@ -86,7 +96,9 @@ def placement_status(
             f"; and {unnamed} more" if unnamed > 0 else ""
         )
         message = f"a new placement would choose other pools; running replicas stay: {reason_text}"
-        conditions.append(Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message))
+        conditions.append(Condition(type=STALE_CONDITION, status="True", reason=WOULD_MOVE, message=message))
+    elif cost_condition := _cost_condition(service, decided, status):
+        conditions.append(cost_condition)
     # A service that was never placed gets no condition; an existing condition must turn False.
     elif placements or find_condition(previous.conditions, STALE_CONDITION):
         conditions.append(Condition(type=STALE_CONDITION, status="False", reason="AsDecided"))
@@ -95,6 +107,35 @@ def placement_status(
         status,
         tuple(msgspec.structs.replace(condition, observed_generation=generation) for condition in conditions),
     )
+
+
+def _cost_condition(
+    service: LatticeService, decided: StagedDecision, status: ServiceStatus
+) -> Condition | None:
+    """The condition PlacementStale of a service whose layout costs more than a fresh plan; None if it does
+    not. Without a comparison the previous condition stays."""
+    name = service_key(service)
+    surge_machines = sum(record.surge_machines for record in status.remediation)
+    progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+    if (
+        surge_machines
+        and progress is not None
+        and progress.status == "False"
+        and progress.reason not in (ROLLOUT_COMPLETE, NO_SURGE_CAPACITY, SCALE_DOWN_WAITS)
+    ):
+        message = (
+            f"the update holds {pluralize(surge_machines, 'machine')} more than a fresh plan until it ends; "
+            f"a changed or restored template would end it: {progress.message}"
+        )
+        return Condition(type=STALE_CONDITION, status="True", reason=COSTS_MORE, message=message)
+    if decided.cost_messages is None:
+        previous = find_condition(service.status.conditions, STALE_CONDITION)
+        is_kept = previous is not None and previous.status == "True" and previous.reason == COSTS_MORE
+        return previous if is_kept else None
+    message = decided.cost_messages.get(name, "")
+    if not message:
+        return None
+    return Condition(type=STALE_CONDITION, status="True", reason=COSTS_MORE, message=message)
 
 
 def _placed(

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import (
-    BUDGET_CONDITION,
     CREDENTIALS_CONDITION,
     DEGRADED_CONDITION,
     OVERLAPS_CONDITION,
@@ -15,14 +14,16 @@ from lattice.kinds.infrastructure import (
     StaticInfrastructure,
 )
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Condition
-from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
-from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, round_to_cents
+from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION, is_true
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.pool import LatticePool
+from lattice.placement.inputs.bill import Bill
+from lattice.placement.inputs.ledger_math import HYSTERESIS_MILLIONTHS
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Offer
-from lattice.placement.model.supply import Finding, cloud_account, pool_account
+from lattice.placement.model.supply import Finding
 from lattice.placement.model.world import World
-from lattice.placement.status.fleet_status import projected_cost
+from lattice.placement.status.budget_conditions import BudgetOwner, budget_conditions, budget_verdicts
 
 # An offer is under pressure if this part of a capacity is in use, in millionths.
 PRESSURE_MILLIONTHS = 800_000
@@ -82,9 +83,7 @@ def is_under_pressure(use: ResourceUsage) -> bool:
     return use[0] * MILLIONTHS >= use[1] * PRESSURE_MILLIONTHS
 
 
-def supply_conditions(
-    supplier: LatticePool | CloudInfrastructure | StaticInfrastructure, fleet: Fleet, world: World
-) -> tuple[Condition, ...]:
+def supply_conditions(supplier: BudgetOwner, fleet: Fleet, world: World, bill: Bill) -> tuple[Condition, ...]:
     """Return all conditions of the supplier that follow from the fleet and the world, without transition
     times."""
     name = supplier.metadata.name
@@ -95,19 +94,15 @@ def supply_conditions(
     conditions = [ready_condition(offers, findings), _resolved(findings), _overlaps(findings)]
     if isinstance(supplier, CloudInfrastructure):
         conditions.append(_degraded_condition(offers))
-    if not isinstance(supplier, StaticInfrastructure):
-        ledger = (
-            pool_account(name) if isinstance(supplier, LatticePool) else cloud_account(name)
-        ).ledger_name
-        budget = fleet.ledgers.budgets.get(ledger)
-        if budget is not None and budget.limit is not None:
-            projected = projected_cost(ledger, fleet, world)
-            conditions.append(budget_condition(projected, budget.limit, is_hard=budget.is_hard))
+    conditions += budget_conditions(supplier, budget_verdicts(supplier, world, bill))
     if not isinstance(supplier, CloudInfrastructure):
         row = fleet.table.row_of.get(name) if offers else None
         usage = None if row is None else highest_offer_usage(fleet, row)
         if usage is not None:
-            conditions.append(pressure_condition(usage))
+            was_pressed = is_true(supplier.status.conditions, PRESSURE_CONDITION)
+            conditions.append(pressure_condition(usage, was_pressed=was_pressed))
+        elif is_true(supplier.status.conditions, PRESSURE_CONDITION):
+            conditions.append(_condition(PRESSURE_CONDITION, False, "NoLimit", "no capacity limit"))
     return tuple(conditions)
 
 
@@ -116,7 +111,7 @@ def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condit
 
 
 def _is_usable(offer: Offer) -> bool:
-    return bool(offer.types) and not offer.closed_reason
+    return bool(offer.types or offer.is_manual) and not offer.closed_reason
 
 
 def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Condition:
@@ -161,24 +156,17 @@ def _overlaps(findings: Sequence[Finding]) -> Condition:
     )
 
 
-def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
-    """Report whether the projected spend reaches the limit, hard or soft. All amounts are micro-dollars."""
-    # Rounded to cents: a finer amount would change the message, and cause a write, every second.
-    money = f"{format_dollars(round_to_cents(projected))} projected of {format_dollars(limit)}"
-    if projected < limit:
-        return _condition(BUDGET_CONDITION, False, "WithinBudget", money)
-    return _condition(BUDGET_CONDITION, True, "HardLimit" if is_hard else "SoftLimit", money)
-
-
-def pressure_condition(use: ResourceUsage) -> Condition:
-    """Report whether the scarcest resource is under pressure."""
+def pressure_condition(use: ResourceUsage, *, was_pressed: bool = False) -> Condition:
+    """Report whether the scarcest resource is under pressure. Pressure ends HYSTERESIS_MILLIONTHS below the
+    threshold, so that rounding cannot make it flap."""
     used, total = use
+    is_pressed = is_under_pressure(use) or (
+        was_pressed and used * MILLIONTHS > total * (PRESSURE_MILLIONTHS - HYSTERESIS_MILLIONTHS)
+    )
     # Rounded to the nearest percent.
     available_percent = (max(0, total - used) * 200 + total) // (2 * total)
-    reason = "NearlyFull" if is_under_pressure(use) else "RoomLeft"
-    return _condition(
-        PRESSURE_CONDITION, is_under_pressure(use), reason, f"{available_percent}% capacity available"
-    )
+    reason = "NearlyFull" if is_pressed else "RoomLeft"
+    return _condition(PRESSURE_CONDITION, is_pressed, reason, f"{available_percent}% capacity available")
 
 
 class CredentialsSource(NamedTuple):

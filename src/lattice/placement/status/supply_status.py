@@ -25,12 +25,16 @@ from lattice.kinds.meta.quantity import CENT_MICROS, dollars_to_micros
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool, PoolStatus
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
+from lattice.placement.inputs.bill import Bill
+from lattice.placement.model.costs import fleet_bill
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import World
+from lattice.placement.status.budget_conditions import budget_verdicts, region_budgets
 from lattice.placement.status.fleet_status import (
     FOUR_DECIMALS,
     cloud_status,
+    cluster_cost,
     cluster_status,
     pool_status,
     static_status,
@@ -57,6 +61,15 @@ class ClusterUsage:
     services: int = 0
     workloads: int = 0
     requested: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialState:
+    """A world with its trial fleet, and the bill of its machines."""
+
+    world: World
+    fleet: Fleet
+    bill: Bill
 
 
 def usage_by_cluster(workloads: Iterable[LatticeWorkload]) -> dict[str, ClusterUsage]:
@@ -92,6 +105,8 @@ def supply_statuses(
 ) -> Iterator[tuple[Kind, Status]]:
     """Yield all supply objects with their new status. The writer of a status sets the transition times of
     conditions."""
+    bill = world.recorded_bill or fleet_bill(fleet)
+    trial = TrialState(world, fleet, bill)
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
     machines_by_class: Counter[str] = Counter()
     for cluster in fleet.clusters.values():
@@ -100,7 +115,7 @@ def supply_statuses(
         name = resource.metadata.name
         match resource:
             case LatticePool() if ("pool", name) in offered:
-                status = pool_status(resource, fleet, world)
+                status = pool_status(resource, fleet, world, bill)
                 # Services by cluster are counted from workloads, not from the planned fleet.
                 clusters = (
                     msgspec.structs.replace(
@@ -109,16 +124,20 @@ def supply_statuses(
                     for pool_cluster in status.clusters
                 )
                 status = msgspec.structs.replace(status, clusters=tuple(clusters))
-                yield resource, _with_conditions(resource, status, fleet, world, secrets)
+                yield resource, _with_conditions(resource, status, trial, secrets)
             case CloudInfrastructure():
+                cloud = msgspec.structs.replace(
+                    cloud_status(resource, fleet, world, bill),
+                    region_budgets=region_budgets(budget_verdicts(resource, world, bill)),
+                )
                 yield (
                     resource,
-                    _with_conditions(resource, cloud_status(resource, fleet, world), fleet, world, secrets),
+                    _with_conditions(resource, cloud, trial, secrets),
                 )
             case StaticInfrastructure() if ("static", name) in offered:
                 yield (
                     resource,
-                    _with_conditions(resource, static_status(resource, fleet), fleet, world, secrets),
+                    _with_conditions(resource, static_status(resource, fleet), trial, secrets),
                 )
             case LatticeNodeClass():
                 yield resource, msgspec.structs.replace(resource.status, nodes=machines_by_class[name])
@@ -132,20 +151,26 @@ def supply_statuses(
                 yield (
                     resource,
                     msgspec.structs.replace(
-                        cluster_status(cluster, fleet, resource.status),
+                        cluster_status(cluster, fleet, resource.status, bill),
                         services=usage.services,
                         workloads=usage.workloads,
                         utilization=utilization,
                     ),
                 )
+            # The offer of the cluster is gone, but its machines still cost money.
+            case LatticeCluster():
+                yield resource, msgspec.structs.replace(resource.status, cost=cluster_cost(name, bill))
 
 
 def _with_conditions(
-    supplier: SupplyObject, status: Status, fleet: Fleet, world: World, secrets: SecretLookup
+    supplier: SupplyObject, status: Status, trial: TrialState, secrets: SecretLookup
 ) -> Status:
     source = credentials_source(supplier)
     secret = secrets(source.namespace, source.secret_name) if source else None
-    conditions = (*supply_conditions(supplier, fleet, world), credentials_condition(source, secret))
+    conditions = (
+        *supply_conditions(supplier, trial.fleet, trial.world, trial.bill),
+        credentials_condition(source, secret),
+    )
     return msgspec.structs.replace(
         status,
         conditions=conditions,

@@ -115,7 +115,7 @@ def without_gang_affinity(
     remaining_terms = tuple(
         term
         for term in ask.demands.affinity_terms
-        if not any(term.selector.matches(member.labels) for member in peers)
+        if not any(member.matches_term(term, ask.demands.namespace) for member in peers)
     )
     if len(remaining_terms) == len(ask.demands.affinity_terms):
         return None

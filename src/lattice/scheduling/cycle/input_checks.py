@@ -14,11 +14,11 @@ from lattice.kinds.container import BYTE_RESOURCES, format_amount, resource_pars
 from lattice.kinds.meta.quantity import parse_bytes
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.kinds.qos import Qos, eviction_order, is_compressible
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.plugins.filters.taints import taint_evictions
 from lattice.scheduling.table.node_info import PRICE_LABEL, allocatable
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.table.qos import Qos, eviction_order, is_compressible
 from lattice.scheduling.table.resource_fit import MAX_AMOUNT
 from lattice.scheduling.table.workload_ask import (
     GPU,
@@ -218,13 +218,14 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
         namespace = ask.demands.namespace
         # A term that a placed workload matches is met and makes no workload wait.
         unmet = [
-            term.selector
+            term
             for term in ask.demands.affinity_terms
-            if not table.topology_counts(namespace, term.selector).per_node(table).any()
+            if not table.topology_counts(term.namespace or namespace, term.selector).per_node(table).any()
         ]
-        peers = [peer for peer in waiting if peer.name != ask.name and peer.demands.namespace == namespace]
         awaited[ask.name] = [
-            peer.name for peer in peers if any(selector.matches(peer.labels) for selector in unmet)
+            peer.name
+            for peer in waiting
+            if peer.name != ask.name and any(peer.matches_term(term, namespace) for term in unmet)
         ]
     reported: set[str] = set()
     for ask in waiting:

@@ -20,7 +20,9 @@ from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadA
 from lattice.scheduling.plugins.filters.licence import Licence
 from lattice.scheduling.plugins.filters.machine_image import MachineImage
 from lattice.scheduling.plugins.filters.node_affinity import NodeAffinity
+from lattice.scheduling.plugins.filters.node_pressure import NodePressure
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
+from lattice.scheduling.plugins.filters.node_share import NodeShare
 from lattice.scheduling.plugins.filters.ready import Ready
 from lattice.scheduling.plugins.filters.reserved_nodes import ReservedNodes
 from lattice.scheduling.plugins.filters.runtime import Runtime
@@ -32,6 +34,7 @@ from lattice.scheduling.plugins.scores.bin_packing import BinPacking
 from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation
 from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
 from lattice.scheduling.plugins.scores.node_preference import NodePreference
+from lattice.scheduling.plugins.scores.planned_nodes import PlannedNodes
 from lattice.scheduling.plugins.scores.preferred_affinity import PreferredAffinity, PreferredAntiAffinity
 from lattice.scheduling.plugins.scores.price import Price
 from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
@@ -69,6 +72,7 @@ class NodeScore(Protocol):
 # The order matters: a node that several filters reject is counted for the first of these filters.
 _FILTERS: tuple[NodeFilter, ...] = (
     Ready(),
+    NodePressure(),
     InCluster(),
     ReservedNodes(),
     NodeSelector(),
@@ -83,6 +87,7 @@ _FILTERS: tuple[NodeFilter, ...] = (
     HostPorts(),
     WorkloadAffinity(),
     WorkloadAntiAffinity(),
+    NodeShare(),
     TopologySpread(),
 )
 _SCORES: tuple[NodeScore, ...] = (
@@ -92,6 +97,7 @@ _SCORES: tuple[NodeScore, ...] = (
     GpuFragmentation(),
     LeastAllocated(),
     ServiceSpread(),
+    PlannedNodes(),
     SoftSpread(),
     NodePreference(),
     PreferredAffinity(),
@@ -311,8 +317,11 @@ def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
     )
 
 
+# Above the sum of all other weights of a preset: another node is used only if no planned node fits.
+PLANNED_NODES_WEIGHT = 16.0
 # Every preset honours the preferences that workloads state.
 _PREFERENCE_WEIGHTS = {
+    "PlannedNodes": PLANNED_NODES_WEIGHT,
     "SoftSpread": 1.0,
     "PreferredNodes": 1.0,
     "PreferredWorkloads": 1.0,

@@ -14,6 +14,7 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord
 from lattice.lifecycle.eviction import EvictionCause, derive_eviction
+from lattice.lifecycle.retry import has_succeeded
 from lattice.lifecycle.workload import Action, WorkloadInput, decide
 from lattice.scheduling.cycle.cycle import CompositeScheduler
 from lattice.scheduling.cycle.input_checks import capacity_conflicts
@@ -113,7 +114,8 @@ class SchedulerCache:
             if workload is None:
                 self._apply_unbound(path, now)
                 self.queue.remove(path)
-            elif workload.status.binding:
+            # A succeeded workload stays bound for its log only: its resources are free.
+            elif workload.status.binding and not has_succeeded(workload):
                 self._apply_bound(workload, workload.status.binding, now)
             elif record is not None:
                 self._remove_from_node(path, now)
@@ -286,7 +288,15 @@ class SchedulerCache:
         # A workload that was tried before is not scheduled during its back-off, nor after its final failure.
         if is_schedulable and retry is not None:
             decision = decide(
-                WorkloadInput("Running", spec.effective_revision, now.wall_time, node="None", retry=retry)
+                WorkloadInput(
+                    "Running",
+                    spec.effective_revision,
+                    now.wall_time,
+                    node="None",
+                    retry=retry,
+                    is_service_replica=bool(spec.service),
+                    restart_policy=spec.restart_policy,
+                )
             )
             if decision.action is Action.BACKOFF_WAIT:
                 heappush(self._retry_heap, (now.monotonic + (decision.requeue_after or 0.0), path))
@@ -329,6 +339,6 @@ def _node_events(previous: NodeInfo | None, current: NodeInfo) -> Iterable[Clust
         yield ClusterEvent.NODE_READY if is_open else ClusterEvent.NODE_UNAVAILABLE
     if any(
         getattr(previous, name) != getattr(current, name)
-        for name in ("labels", "taints", "licences", "runtimes", "image", "price")
+        for name in ("labels", "taints", "licences", "runtimes", "image", "price", "is_under_pressure")
     ):
         yield ClusterEvent.NODE_CHANGED

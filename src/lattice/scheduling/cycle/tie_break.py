@@ -167,7 +167,7 @@ def _preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
 
     def is_near(term: WorkloadTerm, row: int) -> bool:
         code = int(table.domain_codes(term.topology_key)[row])
-        counts = table.topology_counts(demands.namespace, term.selector)
+        counts = table.topology_counts(term.namespace or demands.namespace, term.selector)
         return code >= 0 and bool(counts.by_domain(table, term.topology_key)[code] > 0)
 
     def count(row: int) -> int:

@@ -12,6 +12,7 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import as_json
 from lattice.errors import NotFound
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.qos import Qos, qos_of
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.scheduling.cycle.cycle import CycleResult, compose
 from lattice.scheduling.cycle.decision_record import permanent_reasons_first, rejection_summary
@@ -32,7 +33,7 @@ from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NO_LIMIT, NodeTable
-from lattice.scheduling.table.qos import Qos, qos_of, utilisation
+from lattice.scheduling.table.plain_fit import utilisation
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
 from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, WorkloadAsk
 

@@ -57,11 +57,13 @@ class AntiAffinityConflicts:
             return frozenset()
         names = set()
         for placement in self.table.placements_by_row[row].values():
-            ask = placement.ask
-            if ask.demands.namespace != self.ask.demands.namespace:
-                continue
-            matches_own = any(term.selector.matches(ask.labels) for term in own_terms)
-            if matches_own or not existing_terms.isdisjoint(ask.demands.anti_affinity_terms):
+            ask, namespace = placement.ask, self.ask.demands.namespace
+            matches_own = any(ask.matches_term(term, namespace) for term in own_terms)
+            keeps_away = any(
+                term in existing_terms and self.ask.matches_term(term, ask.demands.namespace)
+                for term in ask.demands.anti_affinity_terms
+            )
+            if matches_own or keeps_away:
                 names.add(ask.name)
         return frozenset(names)
 
@@ -76,7 +78,7 @@ class AntiAffinityConflicts:
 
 def anti_affinity_conflicts(table: NodeTable, ask: WorkloadAsk) -> AntiAffinityConflicts:
     own = {
-        term: table.topology_counts(ask.demands.namespace, term.selector)
+        term: table.topology_counts(term.namespace or ask.demands.namespace, term.selector)
         for term in ask.demands.anti_affinity_terms
     }
     return AntiAffinityConflicts(table, ask, own, dict(table.anti_affinity_against(ask)))

@@ -44,36 +44,39 @@ class ReclaimableResources:
                 self.lowest_priority, padding[1], constant_values=ABOVE_ANY_PRIORITY
             )
         for row in range(table.count) if changed is None else changed:
-            self._sum_up(row)
+            width = len(self.sums)
+            sums, largest, count, lowest, has_gang_member = (
+                [0] * width,
+                [0] * width,
+                0,
+                ABOVE_ANY_PRIORITY,
+                False,
+            )
+            for placement in self.table.placements_by_row[row].values():
+                ask = placement.ask
+                if ask.priority >= self.below_priority:
+                    continue
+                count += 1
+                lowest = min(lowest, ask.priority)
+                if ask.group:
+                    has_gang_member, self._lowest_gang_priority = (
+                        True,
+                        min(self._lowest_gang_priority, ask.priority),
+                    )
+                for resource, amount in reclaimable_needs(self.table, placement):
+                    sums[resource + 1] += amount
+                    if amount > largest[resource + 1]:
+                        largest[resource + 1] = amount
+                if ask.demands.gpu:
+                    sums[0] += ask.demands.gpu.total_milli
+                    largest[0] = max(largest[0], ask.demands.gpu.total_milli)
+            self.sums[:, row], self.largest[:, row] = sums, largest
+            self.victim_count[row], self.lowest_priority[row], self.has_gang_member[row] = (
+                count,
+                lowest,
+                has_gang_member,
+            )
         self.version = table.version
-
-    def _sum_up(self, row: int) -> None:
-        width = len(self.sums)
-        sums, largest, count, lowest, has_gang_member = [0] * width, [0] * width, 0, ABOVE_ANY_PRIORITY, False
-        for placement in self.table.placements_by_row[row].values():
-            ask = placement.ask
-            if ask.priority >= self.below_priority:
-                continue
-            count += 1
-            lowest = min(lowest, ask.priority)
-            if ask.group:
-                has_gang_member, self._lowest_gang_priority = (
-                    True,
-                    min(self._lowest_gang_priority, ask.priority),
-                )
-            for resource, amount in reclaimable_needs(self.table, placement):
-                sums[resource + 1] += amount
-                if amount > largest[resource + 1]:
-                    largest[resource + 1] = amount
-            if ask.demands.gpu:
-                sums[0] += ask.demands.gpu.total_milli
-                largest[0] = max(largest[0], ask.demands.gpu.total_milli)
-        self.sums[:, row], self.largest[:, row] = sums, largest
-        self.victim_count[row], self.lowest_priority[row], self.has_gang_member[row] = (
-            count,
-            lowest,
-            has_gang_member,
-        )
 
     def could_fit(self, ask: WorkloadAsk) -> Flags:
         """Rows on which the amounts would suffice for the workload if every workload below the priority were

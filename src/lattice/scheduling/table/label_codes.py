@@ -42,31 +42,28 @@ class LabelCodes:
             node, previous_code = node_infos[row], int(self.codes[row])
             value = node.labels.get(self.key) if node else None
             if value != (self.values[previous_code] if previous_code >= 0 else None):
-                self._move(row, previous_code, value)
-
-    def _move(self, row: int, previous_code: int, value: str | None) -> None:
-        if previous_code >= 0:
-            self._node_counts[previous_code] -= 1
-            # If no node has the value any more, its code may be reused.
-            if not self._node_counts[previous_code]:
-                del self.code_by_value[self.values[previous_code]]
-                self._unused_codes.append(previous_code)
-        code = NO_CODE if value is None else self.code_by_value.get(value, NO_CODE)
-        if value is not None and code == NO_CODE:
-            code = self._unused_codes.pop() if self._unused_codes else len(self.values)
-            if code == len(self.values):
-                self.values.append(value)
-                self._node_counts.append(0)
-            self.values[code], self.code_by_value[value] = value, code
-        if code >= 0:
-            self._node_counts[code] += 1
-        self.codes[row] = code
-        self._moves.append((row, previous_code, code))
-        if len(self._moves) > MAX_MOVES_KEPT:
-            # Half at a time, because dropping single moves would copy the list every time.
-            drop = MAX_MOVES_KEPT // 2
-            del self._moves[:drop]
-            self._dropped_moves += drop
+                if previous_code >= 0:
+                    self._node_counts[previous_code] -= 1
+                    # If no node has the value any more, its code may be reused.
+                    if not self._node_counts[previous_code]:
+                        del self.code_by_value[self.values[previous_code]]
+                        self._unused_codes.append(previous_code)
+                code = NO_CODE if value is None else self.code_by_value.get(value, NO_CODE)
+                if value is not None and code == NO_CODE:
+                    code = self._unused_codes.pop() if self._unused_codes else len(self.values)
+                    if code == len(self.values):
+                        self.values.append(value)
+                        self._node_counts.append(0)
+                    self.values[code], self.code_by_value[value] = value, code
+                if code >= 0:
+                    self._node_counts[code] += 1
+                self.codes[row] = code
+                self._moves.append((row, previous_code, code))
+                if len(self._moves) > MAX_MOVES_KEPT:
+                    # Half at a time, because dropping single moves would copy the list every time.
+                    drop = MAX_MOVES_KEPT // 2
+                    del self._moves[:drop]
+                    self._dropped_moves += drop
 
     @property
     def move_count(self) -> int:

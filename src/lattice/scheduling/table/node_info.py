@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from lattice.kinds.constraints import Taint
-from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true
 from lattice.kinds.meta.quantity import dollars_to_micros
-from lattice.kinds.node import DRAINING_TAINT, LatticeNode
+from lattice.kinds.node import (
+    DISK_PRESSURE_CONDITION,
+    DRAINING_TAINT,
+    MEMORY_PRESSURE_CONDITION,
+    LatticeNode,
+)
 
 PRICE_LABEL = "lattice.dev/price-per-hour"
 TOPOLOGY_KEYS = ("region", "zone", "provider", "pool", "cluster")
@@ -24,6 +29,7 @@ class NodeInfo:
     is_ready: bool = True
     is_cordoned: bool = False
     is_draining: bool = False
+    is_under_pressure: bool = False  # short of memory or disk
     runtimes: frozenset[str] = (
         frozenset()
     )  # empty: the node reports no runtimes, so every runtime is accepted
@@ -52,9 +58,11 @@ def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeIn
         is_ready=(ready.status if ready is not None else default_ready) == "True",
         is_cordoned=spec.unschedulable,
         is_draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
+        is_under_pressure=is_true(status.conditions, MEMORY_PRESSURE_CONDITION)
+        or is_true(status.conditions, DISK_PRESSURE_CONDITION),
         runtimes=frozenset(status.runtimes),
-        licences=frozenset(spec.licences),
-        image=spec.machine_image,
+        licences=frozenset(node.effective_licences),
+        image=node.effective_machine_image,
         port_range=(status.port_range.first, status.port_range.last) if status.port_range else None,
         taken_ports=frozenset(map(int, status.taken_ports)),
         price=dollars_to_micros(Decimal(node.metadata.labels[PRICE_LABEL]))

@@ -66,7 +66,7 @@ class NodeTable(Table):
         self.gpus = GpuAllocator(self)
         self.gpu_demand = GpuDemandLearner(self)
         self.ports = PortAllocator(self)
-        for name in ("unready", "cordoned", "draining"):
+        for name in ("unready", "cordoned", "draining", "pressured"):
             self.add_column(name, np.bool_)
         self.add_column("price", np.int64)
         # One journal per active what_if: the placement of every changed workload before the change.
@@ -106,6 +106,7 @@ class NodeTable(Table):
             ("unready", not node_info.is_ready),
             ("cordoned", node_info.is_cordoned),
             ("draining", node_info.is_draining),
+            ("pressured", node_info.is_under_pressure),
             ("price", node_info.price),
         ):
             self._columns[column][row] = value

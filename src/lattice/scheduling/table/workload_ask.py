@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from lattice.kinds.constraints import (
     MachineImage,
     NodeTerm,
+    PlannedNodes,
     PreferredNodes,
     PreferredWorkloads,
     Spread,
@@ -15,6 +16,7 @@ from lattice.kinds.constraints import (
     WorkloadTerm,
 )
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
+from lattice.kinds.qos import Qos, qos_of
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
@@ -70,6 +72,8 @@ class Demands:
     volumes: tuple[Volume, ...] = ()
     licences: tuple[str, ...] = ()
     image: MachineImage | None = None
+    planned_nodes: PlannedNodes | None = None
+    is_best_effort: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,12 @@ class WorkloadAsk:
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     fixed_shape: Hashable = None
 
+    def matches_term(self, term: WorkloadTerm, owner_namespace: str = "") -> bool:
+        """Whether the workload matches an affinity term of a workload in `owner_namespace`; without it, a
+        term of its own."""
+        namespace = self.demands.namespace
+        return term.matches(namespace, self.labels, owner_namespace or namespace)
+
     @property
     def is_additive(self) -> bool:
         return self.demands.gpu is None and not self.demands.host_ports
@@ -110,6 +120,7 @@ def fixed_shape_of(demands: Demands) -> Hashable:
         demands.volumes,
         demands.licences,
         demands.image,
+        demands.is_best_effort,
     )
 
 
@@ -146,6 +157,8 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         volumes=constraints.volumes,
         licences=constraints.licences,
         image=constraints.machine_image,
+        planned_nodes=constraints.planned_nodes if spec.service else None,
+        is_best_effort=qos_of(spec) is Qos.BestEffort,
     )
 
 

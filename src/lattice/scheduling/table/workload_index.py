@@ -129,8 +129,8 @@ class WorkloadIndex:
         self._classes_by_label: dict[
             tuple[str, str] | tuple[str, Label], dict[WorkloadIdentity, WorkloadClass]
         ] = {}
-        # By namespace and anti-affinity term of placed workloads: the counts of the workloads that have the
-        # term.
+        # By anti-affinity term of placed workloads, and the namespace of the workloads that the term keeps
+        # away: the counts of the workloads that have the term.
         self._anti_affinity_terms: dict[tuple[str, WorkloadTerm], TopologyCounts] = {}
         # By namespace and labels of a workload: the anti-affinity terms that match the workload.
         self._terms_against: dict[object, list[tuple[WorkloadTerm, TopologyCounts]]] = {}
@@ -191,11 +191,12 @@ class WorkloadIndex:
         for counts in workload_class.topology_counts:
             counts.add(self._table, row, change)
         for term in demands.anti_affinity_terms:
-            key = (namespace, term)
+            # The namespace of the workloads that the term keeps away.
+            key = (term.namespace or namespace, term)
             term_counts = self._anti_affinity_terms.get(key)
             if term_counts is None:
                 # A new term may match workloads whose terms are cached.
-                term_counts = self._anti_affinity_terms[key] = TopologyCounts(namespace, MATCH_ALL)
+                term_counts = self._anti_affinity_terms[key] = TopologyCounts(key[0], MATCH_ALL)
                 self._terms_against.clear()
             term_counts.add(self._table, row, change)
             if change < 0 and not term_counts.by_row.any():

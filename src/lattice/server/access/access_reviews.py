@@ -20,6 +20,8 @@ from lattice.server.requests.call import User
 from lattice.server.requests.catalog import Catalog
 
 Review = dict[str, Any]
+# The review of a user's access within one namespace.
+LOCAL_REVIEW = "LocalSubjectAccessReview"
 
 
 async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind: str, body: Review) -> Review:
@@ -36,7 +38,7 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
             status: Review = {"userInfo": _info(user)}
         case "SelfSubjectAccessReview":
             status = _access(catalog, user, spec)
-        case "SubjectAccessReview":
+        case "SubjectAccessReview" | "LocalSubjectAccessReview":
             _require_admin(user, kind)
             groups = spec.get("groups") or []
             if not isinstance(groups, list):
@@ -61,6 +63,19 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
         "metadata": body.get("metadata") or {"creationTimestamp": None},
         "status": status,
     }
+
+
+def require_review_namespace(body: Review, namespace: str) -> None:
+    """Raise Malformed unless the review asks about the namespace of its path."""
+    spec = body.get("spec")
+    attributes = spec.get("resourceAttributes") if isinstance(spec, dict) else None
+    stated = attributes.get("namespace") if isinstance(attributes, dict) else None
+    if stated != namespace:
+        raise Malformed(
+            f'must be the namespace of the path, "{namespace}", got "{stated or ""}"',
+            where="spec.resourceAttributes.namespace",
+            fix="send the review to the namespace that it asks about, or use a SubjectAccessReview",
+        )
 
 
 def _require_admin(user: User, kind: str) -> None:

@@ -98,18 +98,6 @@ class TokenAuthenticator:
         if cached and cached[0] > self.clock.monotonic():
             return cached[1]
         self._cache.pop(digest, None)
-        user = await self._look_up(token, digest)
-        # A full cache is cleared: memory stays bounded without per-token bookkeeping.
-        if len(self._cache) >= MAX_CACHED_TOKENS:
-            self._cache.clear()
-        self._cache[digest] = (self.clock.monotonic() + TOKEN_CACHE_TTL_S, user)
-        return user
-
-    def invalidate(self, token: str) -> None:
-        """Remove a token from the cache, so that the next request reads the Secret from the store."""
-        self._cache.pop(_digest(token), None)
-
-    async def _look_up(self, token: str, digest: str) -> User:
         # The first part of a token names the Secret; the second part is the secret value.
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
         entry = None
@@ -127,7 +115,16 @@ class TokenAuthenticator:
                 f"Unauthorized: the bearer token expired at {data['expires']}", fix="sign in again"
             )
         groups = {group for group in data.get("groups", "").split(",") if group}
-        return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED_GROUP}))
+        user = User(data.get("user", ""), frozenset(groups | {AUTHENTICATED_GROUP}))
+        # A full cache is cleared: memory stays bounded without per-token bookkeeping.
+        if len(self._cache) >= MAX_CACHED_TOKENS:
+            self._cache.clear()
+        self._cache[digest] = (self.clock.monotonic() + TOKEN_CACHE_TTL_S, user)
+        return user
+
+    def invalidate(self, token: str) -> None:
+        """Remove a token from the cache, so that the next request reads the Secret from the store."""
+        self._cache.pop(_digest(token), None)
 
 
 def token_data(entry: Entry | None) -> dict[str, str]:

@@ -128,9 +128,12 @@ def reject_event_change(user: User, resource: Resource, old: Object | None) -> N
     to live."""
     if (
         old is None
-        or resource.id != "events"
+        or resource.kind != "Event"
         or SYSTEM_GROUP in user.groups
-        or not str(old.get("reportingComponent")).startswith(LATTICE_COMPONENT_PREFIX)
+        # The name of the component in the core form, and in the form of events.k8s.io.
+        or not str(old.get("reportingComponent") or old.get("reportingController")).startswith(
+            LATTICE_COMPONENT_PREFIX
+        )
     ):
         return
     raise Denied(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lattice.kinds.meta.quantity import MILLI
+from lattice.kinds.qos import qos_of
 from lattice.kinds.workload import DesiredRun, LatticeWorkload
 from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.wire import agent_pb2 as pb
@@ -23,7 +25,8 @@ def encode_assignment(
     path: str, workload: LatticeWorkload, run: DesiredRun, env: Mapping[str, str]
 ) -> pb.Assignment:
     """The assignment message for a workload with its desired run and its environment variables."""
-    spec, limits = workload.spec, workload.spec.limit_amounts
+    spec, limits, requests = workload.spec, workload.spec.limit_amounts, workload.spec.request_amounts
+    gpu_milli = requests.get("gpu", 0)
     return pb.Assignment(
         workload=path,
         uid=workload.metadata.uid,
@@ -37,6 +40,13 @@ def encode_assignment(
         memory_limit=limits.get("memory"),
         disconnect=spec.disconnect.policy,
         stop_after_ms=spec.disconnect.stop_after_ms,
+        gpus=workload.status.allocated_gpus,
+        # A request above one GPU gets whole GPUs.
+        gpu_milli=gpu_milli if gpu_milli < MILLI else 0,
+        restart="" if spec.restart_policy == "Always" else spec.restart_policy,
+        qos=qos_of(spec).name,
+        cpu_request=requests.get("cpu", 0),
+        memory_request=requests.get("memory", 0),
     )
 
 
@@ -80,6 +90,7 @@ def decode_heartbeat(beat: pb.Beat) -> Heartbeat:
             report.failure,
             report.log,
             report.how,
+            report.exit_code if report.HasField("exit_code") else None,
         )
     usage, workload_usage = None, None
     if beat.HasField("usage"):

@@ -6,17 +6,20 @@ One commit writes the node and marks the token as used, so a join happens comple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from decimal import Decimal
+from typing import Any, TypeVar
 
 import msgspec
 
 from lattice import metrics
 from lattice.clock import Clock
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, UnknownUser
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.join_token import (
     AGENT_KEY_ANNOTATION,
     JOIN_REVISION_ANNOTATION,
+    Grant,
     JoinToken,
     TokenRecord,
     check_token,
@@ -25,12 +28,18 @@ from lattice.kinds.join_token import (
     secret_name,
     with_token_record,
 )
-from lattice.kinds.meta.base import SYSTEM_NAMESPACE
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
-from lattice.kinds.node import NODE_FINALIZER, LatticeNode
+from lattice.kinds.node import (
+    NODE_CLASS_LABEL,
+    NODE_FINALIZER,
+    PINNED_CLUSTER_ANNOTATION,
+    LatticeNode,
+)
+from lattice.kinds.pool import LatticePool
 from lattice.server.access.attempt_limiter import AttemptLimiter
 from lattice.server.access.certificate_authority import CertificateAuthority
 from lattice.server.access.node_certificates import (
@@ -42,6 +51,8 @@ from lattice.server.access.node_certificates import (
 )
 from lattice.server.requests.bodies import decode_request
 from lattice.store.protocol import ABSENT, Entry, Key, Put, RevisionConflict, Store
+
+K = TypeVar("K", bound=Kind)
 
 MAX_JOIN_REQUEST_BYTES = 16 * 1024
 MAX_COMMIT_ATTEMPTS = 5
@@ -164,6 +175,8 @@ class NodeJoinService:
         assert entry is not None  # noqa: S101
         node = record.used_as or record.grant.node or proposed_name
         node_entry = await self.store.get(node_key(node))
+        if node_entry is None:
+            record = msgspec.structs.replace(record, grant=await self._resolve_grant(record.grant))
         if record.used_by:
             verify_joined_key(
                 NodeIdentity(node, signing_request.key_digest, self.clock.now()),
@@ -184,6 +197,45 @@ class NodeJoinService:
         sign_node_certificate(self.authority, signing_request, node, self.clock.now())
         await self.store.commit(writes)
         return node
+
+    async def _resolve_grant(self, grant: Grant) -> Grant:
+        """The grant with the location of its pool, and with the pool of its cluster.
+
+        Raises Denied if the pool and the cluster of the grant contradict each other, or if only a cluster is
+        named that does not exist: no cluster could ever use the machine.
+        """
+        spec = grant.spec
+        cluster = await self._read(LatticeCluster, spec.cluster) if spec.cluster else None
+        if cluster is not None:
+            pool = cluster.spec.pool
+            if spec.pool not in ("", pool):
+                raise Denied(
+                    f"the join token names pool {spec.pool}, but cluster {spec.cluster} is in pool {pool}",
+                    fix="create a token without --cluster: a cluster of the pool takes the machine",
+                )
+            spec = msgspec.structs.replace(spec, pool=pool)
+        elif spec.cluster:
+            if not spec.pool:
+                raise Denied(
+                    f"there is no cluster {spec.cluster}",
+                    fix="create a token with --pool instead of --cluster",
+                )
+            # The cluster is gone: any cluster of the pool may claim the machine.
+            spec = msgspec.structs.replace(spec, cluster="")
+        pool_object = await self._read(LatticePool, spec.pool) if spec.pool else None
+        if pool_object is not None:
+            provider = pool_object.spec.provider
+            spec = msgspec.structs.replace(
+                spec,
+                provider=spec.provider or provider.type,
+                region=spec.region or provider.region,
+                zone=spec.zone or provider.zone,
+            )
+        return msgspec.structs.replace(grant, spec=spec)
+
+    async def _read(self, kind: type[K], name: str) -> K | None:
+        entry = await self.store.get(Key(kind.resource.id, "", name))
+        return msgspec.json.Decoder(kind, float_hook=Decimal).decode(entry.value) if entry else None
 
     def _node_write(
         self, name: str, record: TokenRecord, credential: _JoinCredential, entry: Entry | None
@@ -219,15 +271,25 @@ class NodeJoinService:
             raise Invalid(
                 f'"{name}" is not a valid node name: {problem}', where="--name", fix="choose another name"
             )
+        spec = record.grant.spec
+        location = {
+            "lattice.dev/cluster": spec.cluster,
+            NODE_CLASS_LABEL: spec.node_class,
+            "lattice.dev/region": spec.region,
+            "lattice.dev/zone": spec.zone,
+        }
+        labels = record.grant.labels | {key: value for key, value in location.items() if value}
+        annotations = {PINNED_CLUSTER_ANNOTATION: spec.cluster} if spec.cluster else {}
         node: Object = {
             "apiVersion": LatticeNode.resource.api_version,
             "kind": LatticeNode.resource.kind,
             "metadata": {
                 "name": name,
                 "finalizers": [NODE_FINALIZER],
-                **({"labels": record.grant.labels} if record.grant.labels else {}),
+                **({"labels": labels} if labels else {}),
+                **({"annotations": annotations} if annotations else {}),
             },
-            "spec": msgspec.to_builtins(record.grant.spec),
+            "spec": msgspec.to_builtins(spec),
         }
         node = new_object(
             _with_join_annotations(node, credential),

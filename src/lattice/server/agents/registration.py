@@ -3,21 +3,26 @@ object."""
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import msgspec
+import structlog
 
 from lattice.clock import Clock
 from lattice.errors import Conflict, Denied, NotFound
+from lattice.kinds.container import parse_amounts
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_condition, without_condition
+from lattice.kinds.meta.object_lifecycle import mark_for_deletion
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import (
     AGENT_LABEL_PREFIX,
+    NODE_FINALIZER,
     QUARANTINED,
     LatticeNode,
     NodeAddress,
@@ -38,11 +43,14 @@ MAX_AMOUNT_BY_RESOURCE = {"cpu": 10_000_000, "gpu": 1_000_000}
 DEFAULT_MAX_AMOUNT = 1 << 60
 # Limit per list of a registration: resources, labels, addresses, GPUs, runtimes.
 MAX_LIST_ENTRIES = 64
+# Limit of a licence or of a machine image.
+MAX_FACT_CHARS = 253
 RUNTIMES = frozenset({"process", "container", "fake"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 # The leader quarantines a node whose registration changes more often than this.
 MAX_CHANGES_PER_WINDOW = 10
 CHANGE_WINDOW_S = 60.0
+log = structlog.get_logger()
 
 
 def registration_problem(registration: Registration) -> str:
@@ -65,6 +73,11 @@ def registration_problem(registration: Registration) -> str:
     for gpu in registration.gpus:
         if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
             return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is not a valid GPU'
+    for text in (*registration.licences, registration.machine_image):
+        if len(text) > MAX_FACT_CHARS or not text.isprintable():
+            return (
+                f'"{text[:80]}" is not a valid licence or machine image: at most {MAX_FACT_CHARS} characters'
+            )
     for address in registration.addresses:
         if not _is_address(address.type, address.address):
             return f'"{address.address[:80]}" is not a valid {address.type[:20] or "address"}'
@@ -80,6 +93,7 @@ def capacity_problem(registration: Registration) -> str:
             len(registration.addresses),
             len(registration.gpus),
             len(registration.runtimes),
+            len(registration.licences),
         )
         > MAX_LIST_ENTRIES
     ):
@@ -114,8 +128,8 @@ def apply_registration(node: Object, hello: Hello, size: MachineSize | None = No
     """The node object with the agent's registration applied; fields outside of the registration stay
     unchanged.
 
-    A node made from a node class gets at most the class's size as allocatable. A quarantine condition is
-    removed.
+    A node made from a node class gets at most the class's size as allocatable. Resources that the join token
+    granted replace what the agent reports of them. A quarantine condition is removed.
     """
     registration, metadata = hello.registration, node["metadata"]
     # Labels from users and from the join token stay: an agent replaces only labels with its own prefix.
@@ -133,7 +147,7 @@ def apply_registration(node: Object, hello: Hello, size: MachineSize | None = No
         previous,
         conditions=without_condition(previous.conditions, QUARANTINED),
         workloads=previous.workloads or 0,
-        **_status(hello, size),
+        **_status(hello, size, parse_amounts(node.get("spec", {}).get("extended", {}))),
     )
     return {**node, "metadata": metadata, "status": msgspec.to_builtins(status)}
 
@@ -151,17 +165,26 @@ def with_quarantine_condition(node: Object, problem: str, now: str) -> Object | 
     return {**node, "status": msgspec.to_builtins(status)}
 
 
-def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
-    """The status fields that a registration determines."""
+def _status(hello: Hello, size: MachineSize | None, granted: Mapping[str, int]) -> dict[str, object]:
+    """The status fields that a registration determines; `granted` holds the amounts of the join token."""
     registration = hello.registration
-    capacity = {name: registration.capacity[name] for name in sorted(registration.capacity)}
+    amounts_by_name = {**registration.capacity, **granted}
+    capacity = {name: amounts_by_name[name] for name in sorted(amounts_by_name)}
     reserved = {name: registration.reserved[name] for name in sorted(registration.reserved)}
     gpus = tuple(NodeGpu(model=gpu.model, milli_free=gpu.milli_free) for gpu in registration.gpus)
     limits: dict[str, int] = {}
     if size is not None:
         # A zero amount of a node class sets no limit, except for GPUs.
-        amounts = (("cpu", size.millicores), ("memory", size.memory), ("storage", size.storage))
-        limits = {name: amount for name, amount in amounts if amount} | {"gpu": size.gpu}
+        amounts = (
+            ("cpu", size.millicores),
+            ("memory", size.memory),
+            ("storage", size.storage),
+            ("ephemeral-storage", size.storage),
+        )
+        stated = {name: amount for name, amount in amounts if amount} | {"gpu": size.gpu}
+        # Several machines of a class may share one host: what the class does not promise, none of them has.
+        unpromised = dict.fromkeys(capacity.keys() - {name for name, _ in amounts} - {"gpu"}, 0)
+        limits = unpromised | stated | size.extended
     return {
         "capacity": capacity,
         "reserved": reserved,
@@ -176,6 +199,8 @@ def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
             for address in registration.addresses
         ),
         "runtimes": tuple(sorted(registration.runtimes)),
+        "licences": tuple(sorted(set(registration.licences))),
+        "machine_image": registration.machine_image,
         "port_range": PortRange(first=registration.first_port, last=registration.last_port)
         if registration.first_port
         else None,
@@ -221,7 +246,9 @@ class Registrar:
             node_class: LatticeNodeClass | None = leader.cache(LatticeNodeClass).get(
                 f"/{spec.get('nodeClass', '')}"
             )
-            if node_class is not None:
+            # A joined machine counts at its own size, whatever class its costs are reported by.
+            is_joined = NODE_FINALIZER in node["metadata"].get("finalizers", ())
+            if node_class is not None and not is_joined:
                 size = node_class.spec.size_on(spec.get("provider", "")) or node_class.spec.default_size
             updated = apply_registration(node, hello, size)
             if not has_registration_changes(node, updated):
@@ -244,6 +271,21 @@ class Registrar:
             self._write_times[peer.node] = [*recent, self.clock.monotonic()]
             return revision
         raise AssertionError("unreachable")
+
+    async def leave(self, leader: LeaderContext, peer: NodeIdentity) -> None:
+        """Mark the node of a joined machine for deletion, as its owner requests: its workloads are evicted,
+        then the node is deleted. A machine that a provider made stays: its provider removes it.
+
+        The agent repeats the request, so a lost race is no error.
+        """
+        entry, node = await self._verified_node(leader, peer)
+        metadata = node["metadata"]
+        if metadata.get("deletionTimestamp") or NODE_FINALIZER not in metadata.get("finalizers", ()):
+            return
+        marked = mark_for_deletion(node, now=format_timestamp(self.clock.now()))
+        with suppress(Conflict):
+            await leader.commit([Put(entry.key, pack(LatticeNode.resource, marked), entry.revision)])
+            log.info("the owner takes the machine back", node=peer.node)
 
     async def _verified_node(self, leader: LeaderContext, peer: NodeIdentity) -> tuple[Entry, Object]:
         entry = await leader.store.get(node_key(peer.node))

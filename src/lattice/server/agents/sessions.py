@@ -295,6 +295,8 @@ class AgentSessions:
             presence = session.leader_context.presence
             if not presence.record_heartbeat(session.presence_session, decode_heartbeat(heartbeat)):
                 raise SessionRejected("REPLACED", "the node has reconnected or was deleted")
+            if heartbeat.leaving:
+                await self._registrar.leave(session.leader_context, session.peer)
             session.last_heartbeat_at = self.clock.monotonic()
             session.last_heartbeat = max(session.last_heartbeat, heartbeat.number)
             session.wake.set()

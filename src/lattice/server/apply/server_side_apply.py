@@ -31,6 +31,9 @@ ManagedFieldsEntry = dict[str, Any]
 # As in Kubernetes: beyond this count the oldest entries of updates are folded into one entry.
 _MAX_UPDATE_ENTRIES = 10
 _FOLDED_MANAGER = "ancient-changes"
+# The field managers of the two command lines; kubectl's other commands are `kubectl-edit` and so on.
+LATTICE_MANAGER = "lattice"
+KUBECTL_MANAGER = "kubectl"
 # Owns the fields that existed before the first tracked write.
 _UNTRACKED_MANAGER = "before-first-apply"
 
@@ -60,6 +63,17 @@ class FieldManager:
             "fieldsV1": fields,
         }
         return {**entry, "subresource": self.subresource} if self.subresource else entry
+
+    def takes_over(self, entry: ManagedFieldsEntry) -> bool:
+        """Whether an apply of this manager takes over the fields of the entry without --force-conflicts.
+
+        `lattice` and `kubectl` are two tools of the same people: what one tool wrote, the other may change.
+        Controllers and GitOps programs have other names, and conflict.
+        """
+        owner = str(entry.get("manager", ""))
+        if self.name == LATTICE_MANAGER:
+            return owner == KUBECTL_MANAGER or owner.startswith(f"{KUBECTL_MANAGER}-")
+        return self.name == KUBECTL_MANAGER and owner == LATTICE_MANAGER
 
     def owns_entry(self, entry: ManagedFieldsEntry) -> bool:
         """Whether the entry belongs to this manager. An applier stays the same manager across API
@@ -214,7 +228,8 @@ def server_side_apply(
         merged = _prune(merged, previous_entry["fieldsV1"], owned, types)
     changed, removed = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
-        _reject_conflicts(other_entries, changed)
+        rivals = [entry for entry in other_entries if not manager.takes_over(entry)]
+        _reject_conflicts(rivals, changed)
     updated_entries = [
         _with_fields(entry, remaining)
         for entry in other_entries

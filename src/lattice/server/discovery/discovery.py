@@ -16,14 +16,24 @@ Document = dict[str, Any]
 DiscoveryVersion = Literal["", "v2", "v2beta1"]
 
 _DISCOVERY_VERSIONS: dict[str, DiscoveryVersion] = {"v2": "v2", "v2beta1": "v2beta1"}
+# The minor version of Kubernetes whose API server the answers were compared with. kubectl warns when its own version
+# is more than one minor away: raise this with the newest kubectl that the tests run.
+KUBERNETES_MINOR = 37
 CREATE_VERBS = ("create",)
 READ_VERBS = ("get", "list", "watch")
 SUBRESOURCE_VERBS = ("get", "patch", "update")
 
 
-def _review(kind: str, group: str) -> Resource:
+def _review(kind: str, group: str, *, namespaced: bool = False) -> Resource:
     return Resource(
-        kind, f"{kind.lower()}s", group, "v1", categories=(), has_status=False, verbs=CREATE_VERBS
+        kind,
+        f"{kind.lower()}s",
+        group,
+        "v1",
+        categories=(),
+        namespaced=namespaced,
+        has_status=False,
+        verbs=CREATE_VERBS,
     )
 
 
@@ -44,6 +54,7 @@ VIRTUAL_RESOURCES = (
     _review("SelfSubjectAccessReview", "authorization.k8s.io"),
     _review("SelfSubjectRulesReview", "authorization.k8s.io"),
     _review("SubjectAccessReview", "authorization.k8s.io"),
+    _review("LocalSubjectAccessReview", "authorization.k8s.io", namespaced=True),
 )
 
 
@@ -157,8 +168,8 @@ def version_document(version: str) -> Document:
     build = "".join(c if c.isalnum() or c in ".-" else "-" for c in version)
     return {
         "major": "1",
-        "minor": "33",
-        "gitVersion": f"v1.33.0+lattice-{build}",
+        "minor": str(KUBERNETES_MINOR),
+        "gitVersion": f"v1.{KUBERNETES_MINOR}.0+lattice-{build}",
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

@@ -40,6 +40,8 @@ class DiscoveryDocuments:
             # The first request builds the documents, which takes tens of milliseconds.
             return await asyncio.to_thread(self._openapi, path, accept)
         path = path.rstrip("/")
+        if not path:
+            return Reply(encode({"paths": self._paths}))
         discovery_version, content_type = discovery.negotiate_version(accept)
         if path in {"/api", "/apis"} and discovery_version:
             return Reply(
@@ -76,6 +78,24 @@ class DiscoveryDocuments:
         if document is None:
             raise NotFound(f"no OpenAPI document {path}", fix="GET /openapi/v3 lists them")
         return Reply(document, content_type=JSON, headers={"Etag": f'"{openapi.etag(document)}"'})
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        """The paths that are no objects, as GET / lists them."""
+        groups = {f"/apis/{resource.group}" for resource in self._resources if resource.group}
+        versions = {f"/apis/{resource.api_version}" for resource in self._resources if resource.group}
+        plain = {
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+        }
+        return sorted(groups | versions | plain | {"/version"})
 
     @cached_property
     def _openapi_v3(self) -> dict[str, bytes]:

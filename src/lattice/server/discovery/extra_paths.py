@@ -1,4 +1,5 @@
-"""OpenAPI v3 paths besides the verbs on objects: fleet queries, usage, spending, workload logs and retry.
+"""OpenAPI v3 paths besides the verbs on objects: fleet queries, usage, spending, problems, diagnoses, workload
+logs and retry.
 
 Discovery omits the fleet queries, because kubectl would take their paths for resources.
 """
@@ -75,7 +76,7 @@ QUERY_PROPERTIES: Final[dict[str, dict[str, Schema]]] = {
     "fit": {"service": _SERVICE, **_SCENARIO_PROPERTIES},
     "whatif": {**_SCENARIO_PROPERTIES, "loseEach": boolean("Assume the loss of every pool in turn.")},
     "cost": {
-        "by": string("pool, service or label:KEY.", default="pool"),
+        "by": string("pool, service, node or label:KEY.", default="pool"),
         "inNamespace": string("Show only the cost of the services in this namespace."),
     },
     "optimise": {
@@ -94,7 +95,7 @@ QUERY_DESCRIPTIONS = {
     "why": "Explain the placement of a service and every rejected pool.",
     "fit": "List the smallest changes that would place a service.",
     "whatif": "Compute the moves and the cost after an event.",
-    "cost": "List the cost of the fleet by pool, service or label.",
+    "cost": "List the cost of the fleet by pool, service, node or label.",
     "optimise": "List the moves that would make the fleet cheaper.",
     APPLY_QUERY: "Apply the manifests of a plan, if the outcome still equals the plan.",
 }
@@ -162,6 +163,15 @@ def _live_paths() -> dict[str, Any]:
     )
     spending = _operation("readSpending", spending_description, any_object, _LIVE_ERRORS)
     spending["parameters"] = [_query_parameter("by", "string", "pool, service or label:KEY.")]
+    problems = _operation("readProblems", "What is wrong now, by severity.", any_object, _LIVE_ERRORS)
+    problems["parameters"] = []
+    diagnosis = _operation(
+        "readDiagnosis", "Why a service or a workload does not run.", any_object, _LIVE_ERRORS
+    )
+    diagnosis["parameters"] = [
+        _query_parameter("service", "string", "The service, as namespace/name."),
+        _query_parameter("workload", "string", "The workload, as namespace/name; instead of a service."),
+    ]
     text = {"text/plain": {"schema": {"type": "string"}}}
     log = _operation("readWorkloadLog", "Log of a workload.", text, _LIVE_ERRORS)
     log["parameters"] = [
@@ -175,6 +185,8 @@ def _live_paths() -> dict[str, Any]:
     return {
         f"/{API_PREFIX}/top": {"get": top},
         f"/{API_PREFIX}/spending": {"get": spending},
+        f"/{API_PREFIX}/problems": {"get": problems},
+        f"/{API_PREFIX}/diagnosis": {"get": diagnosis},
         f"{WORKLOAD_PATH}/log": {"get": log, "parameters": _WORKLOAD_PATH_PARAMETERS},
         f"{WORKLOAD_PATH}/retry": {"post": retry, "parameters": _WORKLOAD_PATH_PARAMETERS},
     }

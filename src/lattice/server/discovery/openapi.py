@@ -124,7 +124,27 @@ def _definitions(kinds: Sequence[KindSchema]) -> dict[str, Schema]:
     for resource, schema in kinds:
         definitions[definition_name(resource)] = _object_definition(resource, schema)
         if "list" in resource.verbs:
-            definitions[f"{definition_name(resource)}List"] = _list_definition(resource)
+            items = {
+                "type": "array",
+                "items": {"$ref": definition_name(resource)},
+                "description": f"The {resource.kind} objects.",
+            }
+            metadata = {
+                "$ref": LIST_META,
+                "description": "Revision of the list, and the token for the next page.",
+            }
+            definitions[f"{definition_name(resource)}List"] = {
+                "type": "object",
+                "description": f"A list of {resource.kind} objects.",
+                "properties": {
+                    "apiVersion": API_VERSION_SCHEMA,
+                    "kind": KIND_SCHEMA,
+                    "metadata": metadata,
+                    "items": items,
+                },
+                "required": ["items"],
+                **_gvk_list(resource.group, resource.version, f"{resource.kind}List"),
+            }
     return definitions
 
 
@@ -147,27 +167,6 @@ def _object_definition(resource: Resource, schema: Schema) -> Schema:
         **_gvk_list(resource.group, resource.version, resource.kind),
     }
     return keywords | object_keywords | ({"required": required} if required else {})
-
-
-def _list_definition(resource: Resource) -> Schema:
-    items = {
-        "type": "array",
-        "items": {"$ref": definition_name(resource)},
-        "description": f"The {resource.kind} objects.",
-    }
-    metadata = {"$ref": LIST_META, "description": "Revision of the list, and the token for the next page."}
-    return {
-        "type": "object",
-        "description": f"A list of {resource.kind} objects.",
-        "properties": {
-            "apiVersion": API_VERSION_SCHEMA,
-            "kind": KIND_SCHEMA,
-            "metadata": metadata,
-            "items": items,
-        },
-        "required": ["items"],
-        **_gvk_list(resource.group, resource.version, f"{resource.kind}List"),
-    }
 
 
 def _gvk(group: str, version: str, kind: str) -> dict[str, str]:

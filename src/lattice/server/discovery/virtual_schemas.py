@@ -141,6 +141,23 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
         },
         ("spec",),
     ),
+    "localsubjectaccessreviews.authorization.k8s.io": resource_schema(
+        "Checks whether a user may make a request in one namespace.",
+        {
+            "spec": object_schema(
+                "The question.",
+                _ACCESS_SPEC
+                | {
+                    "user": string("Name of the user."),
+                    "groups": string_list("Groups of the user."),
+                    "uid": string("UID of the user."),
+                    "extra": _EXTRA,
+                },
+            ),
+            "status": _ACCESS_STATUS,
+        },
+        ("spec",),
+    ),
     "selfsubjectrulesreviews.authorization.k8s.io": resource_schema(
         "Lists the permissions of the caller in a namespace.",
         {"spec": object_schema("The question.", {"namespace": string("The namespace.")}), "status": _RULES},

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, MethodNotAllowed, NotFound
+from lattice.kinds.kubernetes_names import counterpart_of_kind
 from lattice.kinds.meta.json_body import decode_stored, parse_json
 from lattice.kinds.meta.object_lifecycle import is_finalized
 from lattice.kinds.meta.stored_encoding import pack
@@ -38,6 +39,9 @@ class OverlayStore:
         return self.overlay.get(key) or self.entries.get(key)
 
     async def list(self, *_: Any, **__: Any) -> NoReturn:
+        self._not_supported()
+
+    async def count(self, *_: Any, **__: Any) -> NoReturn:
         self._not_supported()
 
     async def watch(self, *_: Any, **__: Any) -> NoReturn:
@@ -243,10 +247,11 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
         None,
     )
     if served is None:
+        counterpart = counterpart_of_kind(str(kind))
         raise NotFound(
             f"there is no kind {kind} in {version}",
             where="kind",
-            fix="`kubectl api-resources` lists the kinds",
+            fix=counterpart.advice if counterpart else "`kubectl api-resources` lists the kinds",
         )
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None

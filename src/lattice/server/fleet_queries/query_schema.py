@@ -82,7 +82,7 @@ class WhatIfQuery(ScenarioQuery, kw_only=True):
 
 
 class CostQuery(FleetQuery, kw_only=True):
-    by: Annotated[str, Meta(pattern=r"^(pool|service|label:.+)$")] = "pool"
+    by: Annotated[str, Meta(pattern=r"^(pool|service|node|label:.+)$")] = "pool"
     # Limits the costs to the services of a namespace.
     in_namespace: str = ""
 

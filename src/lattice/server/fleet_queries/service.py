@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.feed.placement_input import PLACEMENT_KINDS
+from lattice.placement.model.supply import Adapters
 from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import (
     LENGTH_PREFIX_BYTES,
@@ -70,8 +71,9 @@ class QueryProcess:
 
     prices: str = ""
     latency: str = ""
-    # Providers that can create machines, separated by commas; * admits every provider.
-    providers: str = "*"
+    # Returns the providers that can create machines, with the runtimes of the machines; None admits every
+    # provider.
+    adapters: Callable[[], Awaitable[Adapters]] | None = None
     _process: asyncio.subprocess.Process | None = None
     # Done when the process has exited; the result describes the exit.
     _exit_task: "asyncio.Task[str] | None" = None
@@ -86,13 +88,14 @@ class QueryProcess:
 
     async def start(self) -> None:
         await self.stop()
+        adapters = None if self.adapters is None else await self.adapters()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "lattice.server.fleet_queries.worker",
             self.prices,
             self.latency,
-            self.providers,
+            msgspec.json.encode(adapters).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
+import msgspec
+
 from lattice.clock import SystemClock
 from lattice.errors import Cause, Invalid, LatticeError, NotFound
 from lattice.kinds import KINDS
@@ -28,6 +30,7 @@ from lattice.placement.feed.placement_input import (
     decode_object,
 )
 from lattice.placement.inputs.latency import validate_latency_csv
+from lattice.placement.model.supply import Adapters
 from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.queries.dispatch import answer_query, require_namespace
 from lattice.process_tuning import freeze_heap
@@ -72,8 +75,8 @@ class FleetCache:
     object changed."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
-    # Providers that can create machines; None admits every provider.
-    providers: frozenset[str] | None = None
+    # Providers that can create machines, with the runtimes of the machines; None admits every provider.
+    providers: Adapters | None = None
     # Keys whose entries changed since the last world.
     _dirty: dict[Key, None] = field(default_factory=dict)
     # The revisions of the objects in the placement input.
@@ -251,8 +254,8 @@ def main(arguments: list[str]) -> None:
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), inbox), daemon=True).start()
-    prices, latency, provider_list = arguments
-    providers = None if provider_list == "*" else frozenset(split_comma_list(provider_list))
+    prices, latency, adapters = arguments
+    providers: Adapters | None = msgspec.json.decode(adapters, type=dict[str, frozenset[str] | None] | None)
     worker = QueryWorker(
         PricingFiles(split_comma_list(prices), latency), cache=FleetCache(providers=providers)
     )

@@ -46,10 +46,7 @@ class WorkloadLogs:
             return await self.leader_proxy.forward(ForwardedRequest(call.user, log_path(call), call.query))
         if not request.node:
             return _last_reported_log(workload, NotFound("the workload is not bound to a node"))
-        return await self._read_from_node(workload, request)
-
-    async def _read_from_node(self, workload: LatticeWorkload, request: LogRequest) -> Reply:
-        """The log as a stream; the last reported lines if the node has no log or does not answer in time."""
+        # The log as a stream; the last reported lines if the node has no log or does not answer in time.
         pieces = self.logs.read(request)
         # An empty string stands for the end of the log.
         first = asyncio.ensure_future(anext(pieces, ""))

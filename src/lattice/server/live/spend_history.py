@@ -9,10 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from lattice.errors import Malformed
-from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import path_of
-from lattice.kinds.meta.quantity import dollars_to_micros
-from lattice.kinds.service import LatticeService
+from lattice.server.live.usage_tables import UsageSnapshot
 
 RETENTION_S = int(timedelta(days=7).total_seconds())
 # Beyond this count, every second point of the older half is dropped.
@@ -60,6 +58,27 @@ class CostSeries:
         return self.rate == 0 and len(self.points) <= 1
 
 
+@dataclass(frozen=True)
+class SpendRates:
+    """Micro-dollars per hour at one moment, by pool and by service, with the labels of the services."""
+
+    pools: Mapping[str, int] = field(default_factory=dict)
+    services: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(snapshot: UsageSnapshot) -> "SpendRates":
+        """The rates of the bill and of its parts; a machine of unknown price counts with its last known price."""
+        services: Counter[str] = Counter()
+        for part in snapshot.cost_parts:
+            if part.service:
+                services[part.service] += part.micros
+        labels = {path_of(service): service.metadata.labels or {} for service in snapshot.services}
+        for path in labels:
+            services[path] += 0
+        return SpendRates(snapshot.bill.offer_rates, services, labels)
+
+
 @dataclass
 class SpendHistory:
     """Cost series of pools and services. Between two samples the earlier rate is taken to continue, because
@@ -78,24 +97,14 @@ class SpendHistory:
             source.services,
         )
 
-    def record(
-        self, now: int, clusters: Iterable[LatticeCluster], services: Iterable[LatticeService]
-    ) -> None:
-        """Sample the hourly costs of clusters, by pool, and of services at the time `now` (seconds since
-        1970)."""
+    def record(self, now: int, rates: "SpendRates") -> None:
+        """Record the hourly costs of pools and services at the time `now` (seconds since 1970)."""
         self.at, self.since = now, self.since or now
-        rates: Counter[str] = Counter()
-        for cluster in clusters:
-            rates[cluster.spec.pool] += _hourly(cluster.status.cost)
-        _record_rates(self.pools, rates, now)
-        service_by_path = {path_of(service): service for service in services}
-        service_rates = {
-            path: _hourly(service.status.total_cost) for path, service in service_by_path.items()
-        }
-        _record_rates(self.services, service_rates, now)
-        for name, service in service_by_path.items():
+        _record_rates(self.pools, rates.pools, now)
+        _record_rates(self.services, rates.services, now)
+        for name, labels in rates.labels.items():
             if name in self.services:
-                self.services[name].labels = service.metadata.labels or {}
+                self.services[name].labels = labels
 
     @property
     def window_start(self) -> int:
@@ -195,7 +204,3 @@ def _record_rates(series_by_name: dict[str, CostSeries], rates: Mapping[str, int
         # A deleted pool or service disappears once its last costs have expired.
         if name not in rates and series.is_ended:
             del series_by_name[name]
-
-
-def _hourly(cost: Any) -> int:
-    return dollars_to_micros(cost.hourly) if cost is not None and cost.hourly is not None else 0

@@ -1,7 +1,8 @@
 """The spend recorder: the leader samples costs and stores the spend history, so that the history survives
 restarts and leader changes."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -11,13 +12,18 @@ from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap
+from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
 from lattice.server.agents.leader_context import LeaderContext
-from lattice.server.live.spend_history import CostSeries, SpendHistory, sum_points
+from lattice.server.live.spend_history import CostSeries, SpendHistory, SpendRates, sum_points
+from lattice.server.live.usage_tables import UsageSnapshot
 from lattice.store.protocol import ABSENT, Entry, Key, Put
 
 SAMPLE_INTERVAL_S = 5.0
@@ -27,6 +33,8 @@ WRITE_INTERVAL_S = 60.0
 MAX_STORED_BYTES = 256 << 10
 OTHERS_SERIES = "(others)"
 SPENDING_KEY = Key(ConfigMap.resource.id, SYSTEM_NAMESPACE, "lattice-spending")
+# The kinds that the bill and its parts are computed from.
+_COST_KINDS = (LatticeCluster, LatticeLedger, LatticeNode, LatticeNodeClass, LatticeService, LatticeWorkload)
 log = structlog.get_logger()
 
 
@@ -38,6 +46,8 @@ class SpendRecorder:
     leader_context: Callable[[], LeaderContext | None]
     new_uid: Callable[[], str]
     history: SpendHistory = field(default_factory=SpendHistory)
+    # Splitting the bill of thousands of machines takes noticeable time and therefore runs off the event loop.
+    run_in_background: Callable[[Callable[[], SpendRates]], Awaitable[SpendRates]] = asyncio.to_thread
     _term: int = 0
     _last_written: frozenset[object] = frozenset()
     _next_write_at: float = 0.0
@@ -61,16 +71,26 @@ class SpendRecorder:
 
         A new leader loads the stored history first.
         """
-        clusters, services = leader.cache(LatticeCluster), leader.cache(LatticeService)
         # Before the first read the caches are empty, and every cost would look like 0.
-        if not (clusters.revision and services.revision):
+        if not all(leader.cache(kind).revision for kind in _COST_KINDS):
             return
         # In a new term the stored history may be newer: the previous leader recorded points.
         if leader.term.number != self._term:
             self.history.replace_with(decode_history(await leader.store.get(SPENDING_KEY)))
             self._last_written = _latest_points(self.history)
             self._term, self._next_write_at = leader.term.number, self.clock.monotonic() + WRITE_INTERVAL_S
-        self.history.record(int(self.clock.now().timestamp()), clusters.objects(), services.objects())
+        now = self.clock.now()
+        snapshot = UsageSnapshot(
+            now,
+            clusters=leader.cache(LatticeCluster).objects(),
+            nodes=leader.cache(LatticeNode).objects(),
+            services=leader.cache(LatticeService).objects(),
+            workloads=leader.cache(LatticeWorkload).objects(),
+            ledgers=leader.cache(LatticeLedger).objects(),
+            classes=leader.cache(LatticeNodeClass).objects(),
+        )
+        rates = await self.run_in_background(lambda: SpendRates.of(snapshot))
+        self.history.record(int(now.timestamp()), rates)
         if self.clock.monotonic() >= self._next_write_at:
             self._next_write_at = self.clock.monotonic() + WRITE_INTERVAL_S
             await self._write_if_changed(leader)

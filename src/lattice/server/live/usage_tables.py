@@ -9,15 +9,24 @@ from typing import Any
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import parse_amounts
-from lattice.kinds.ledger import Account, LatticeLedger
+from lattice.kinds.ledger import Account, LatticeLedger, pool_ledger_spec
 from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import READY_CONDITION, is_true
-from lattice.kinds.meta.quantity import Quantity, dollars_to_micros
+from lattice.kinds.meta.quantity import Quantity
 from lattice.kinds.node import LatticeNode
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
-from lattice.placement.inputs.ledger_math import UNLIMITED_HEADROOM, budget_status, headroom
+from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
+from lattice.placement.inputs.cost_allocation import CostPart, cost_parts
+from lattice.placement.inputs.ledger_math import (
+    UNLIMITED_HEADROOM,
+    BudgetState,
+    headroom,
+    judge_budget,
+    open_ledger,
+)
 from lattice.presence import LastHeartbeat, Usage
 
 Row = dict[str, Any]
@@ -38,7 +47,33 @@ class UsageSnapshot:
     services: Sequence[LatticeService] = ()
     workloads: Sequence[LatticeWorkload] = ()
     ledgers: Sequence[LatticeLedger] = ()
+    classes: Sequence[LatticeNodeClass] = ()
     presence_of: Callable[[str], LastHeartbeat | None] = lambda node: None
+
+    @cached_property
+    def bill(self) -> Bill:
+        """The machines that are paid for."""
+        return recorded_bill(self.ledgers, self.clusters)
+
+    @cached_property
+    def cost_parts(self) -> tuple[CostPart, ...]:
+        """The parts of the bill: of services, and of machines without replicas."""
+        machines = RecordedMachines(
+            {cluster.metadata.name: cluster for cluster in self.clusters},
+            self.nodes,
+            self.workloads,
+            {node_class.metadata.name: node_class for node_class in self.classes},
+        )
+        return tuple(cost_parts(machines.of(self.bill)))
+
+    def rates_by(self, key_of: Callable[[CostPart], str]) -> dict[str, int | None]:
+        """Micro-dollars per hour by key; None while the price of one of the machines is unknown."""
+        rates: dict[str, int | None] = {}
+        for part in self.cost_parts:
+            key = key_of(part)
+            rate = rates.get(key, 0)
+            rates[key] = None if rate is None or not part.machine.is_priced else rate + part.micros
+        return rates
 
     @cached_property
     def requests_by_node(self) -> dict[str, tuple[int, int]]:
@@ -102,6 +137,8 @@ def pool_rows(snapshot: UsageSnapshot) -> list[Row]:
             "clusters": clusters[name],
             "nodes": total.nodes,
             "readyNodes": total.ready,
+            "hourlyMicros": snapshot.bill.offer_rates.get(name, 0),
+            "unpricedMachines": snapshot.bill.unpriced_offers.get(name, 0),
             **total.figures(),
         }
         if pool is not None:
@@ -111,7 +148,11 @@ def pool_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "phase": pool.status.phase,
             }
             row |= {"maxNodes": pool.spec.capacity.max_nodes}
-        if (ledger := ledgers.get(Account(kind="LatticePool", name=name).ledger_name)) is not None:
+        ledger = ledgers.get(Account(kind="LatticePool", name=name).ledger_name)
+        if pool is not None and (ledger is not None or pool.spec.budget is not None):
+            # The terms of the pool as stated now: a changed limit shows at once.
+            ledger = open_ledger(pool_ledger_spec(pool), ledger, snapshot.now)
+        if ledger is not None:
             row["budget"] = budget_fields(ledger, snapshot.now)
         rows.append(row)
     return rows
@@ -121,15 +162,21 @@ def budget_fields(ledger: LatticeLedger, now: datetime) -> Row:
     """Budget figures of a ledger in micro-dollars: per hour and for this month.
 
     `leftHourlyMicros` is the hourly headroom for more machines, or None if the budget rejects no machine.
+    `usedMillionths` is the use under the rule that binds, None without a limit.
     """
-    status, hourly_headroom = budget_status(ledger, now), headroom(ledger, now)
+    verdict, hourly_headroom = judge_budget(ledger, now, ledger.status.phase), headroom(ledger, now)
+    status = verdict.status
     return {
         "hourlyMicros": ledger.status.committed_micros,
         "spentMicros": status.spent,
         "projectedMicros": status.projected,
         "limitMicros": status.limit,
         "leftHourlyMicros": hourly_headroom if hourly_headroom < UNLIMITED_HEADROOM else None,
-        "state": status.state.value,
+        "usedMillionths": status.utilisation,
+        "rule": status.rule.words if status.limit is not None else None,
+        "isRefusing": bool(verdict.refused),
+        "state": (BudgetState.EXCEEDED if verdict.is_exceeded else status.state).value,
+        "message": verdict.message if status.limit is not None else "",
     }
 
 
@@ -158,11 +205,8 @@ def cluster_rows(snapshot: UsageSnapshot) -> list[Row]:
     ready = Counter(workload.spec.cluster for workload in snapshot.workloads if workload.status.ready)
     rows = []
     for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.metadata.name):
-        name, total, cost = (
-            cluster.metadata.name,
-            totals.get(cluster.metadata.name, UsageTotal()),
-            cluster.status.cost,
-        )
+        name, total = cluster.metadata.name, totals.get(cluster.metadata.name, UsageTotal())
+        unpriced = snapshot.bill.unpriced_clusters.get(name, 0)
         rows.append(
             {
                 "name": name,
@@ -172,9 +216,8 @@ def cluster_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "readyNodes": total.ready,
                 "workloads": workloads[name],
                 "readyWorkloads": ready[name],
-                "hourlyMicros": dollars_to_micros(cost.hourly)
-                if cost is not None and cost.hourly is not None
-                else None,
+                "hourlyMicros": None if unpriced else snapshot.bill.cluster_rates.get(name, 0),
+                "isPriced": not unpriced,
                 "phase": cluster.status.phase,
                 **total.figures(),
             }
@@ -186,7 +229,7 @@ def node_rows(snapshot: UsageSnapshot) -> list[Row]:
     workloads = Counter(
         workload.status.binding.node for workload in snapshot.workloads if workload.status.binding
     )
-    rows = []
+    rates, rows = snapshot.rates_by(lambda part: part.machine.name), []
     for node in sorted(snapshot.nodes, key=lambda node: node.metadata.name):
         name, heartbeat, total = node.metadata.name, snapshot.presence_of(node.metadata.name), UsageTotal()
         total.add(node, _connected_usage(heartbeat), snapshot.requests_by_node.get(name, NO_REQUESTS))
@@ -202,6 +245,9 @@ def node_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "isConnected": heartbeat is not None and heartbeat.is_connected,
                 "unschedulable": node.spec.unschedulable,
                 "workloads": workloads[name],
+                # None: the price is unknown. A machine that no ledger pays for costs 0.
+                "hourlyMicros": rates.get(name, 0),
+                "isPriced": rates.get(name, 0) is not None,
                 "disk": {
                     "used": _connected_usage(heartbeat).disk,
                     "of": node.status.allocatable.get("storage", 0),
@@ -224,8 +270,10 @@ def service_rows(snapshot: UsageSnapshot) -> list[Row]:
             total = totals.setdefault(service_path(workload), ReplicaTotal())
             total.add(workload, used.get(path_of(workload), NO_USAGE))
     services = {path_of(service): service for service in snapshot.services}
+    rates = snapshot.rates_by(lambda part: part.service)
     return [
-        _service_row(service, totals.get(path, ReplicaTotal())) for path, service in sorted(services.items())
+        _service_row(service, totals.get(path, ReplicaTotal()), rates.get(path, 0))
+        for path, service in sorted(services.items())
     ]
 
 
@@ -243,9 +291,9 @@ class ReplicaTotal:
         self.failures += (workload.status.retry.attempts or 0) if workload.status.retry else 0
 
 
-def _service_row(service: LatticeService, used: ReplicaTotal) -> Row:
+def _service_row(service: LatticeService, used: ReplicaTotal, rate: int | None) -> Row:
     status = service.status
-    health, cost, decision = status.health, status.total_cost, status.scheduler_decision
+    health, decision = status.health, status.scheduler_decision
     return {
         "namespace": service.metadata.namespace,
         "name": service.metadata.name,
@@ -256,9 +304,9 @@ def _service_row(service: LatticeService, used: ReplicaTotal) -> Row:
         "pools": sorted({placement.pool for placement in status.placements}),
         "cpu": {"used": used.cpu},
         "memory": {"used": used.memory},
-        "hourlyMicros": dollars_to_micros(cost.hourly)
-        if cost is not None and cost.hourly is not None
-        else None,
+        # None: the price of one of its machines is unknown.
+        "hourlyMicros": rate,
+        "isPriced": rate is not None,
         "phase": status.phase,
         "verdict": decision.verdict if decision else "",
     }

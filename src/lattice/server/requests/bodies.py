@@ -9,7 +9,7 @@ from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.json_body import parse_json
 from lattice.server.requests import kube_protobuf as protobuf
 
-JSON_MEDIA_TYPES = frozenset({"", "application/json", "text/plain", "*/*"})
+JSON_MEDIA_TYPES = frozenset({"", "application/json", "*/*"})
 YAML_MEDIA_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 
 # The value, and the paths of duplicate keys.

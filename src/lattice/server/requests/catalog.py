@@ -12,6 +12,7 @@ from lattice.store.protocol import Key
 
 # Subresources besides status and scale: resource id -> subresource -> verbs.
 EXTRA_SUBRESOURCES: dict[str, dict[str, tuple[str, ...]]] = {
+    "namespaces": {"finalize": ("update",)},
     "latticeworkloads.lattice.dev": {"log": ("get",), "retry": ("create",)},
 }
 

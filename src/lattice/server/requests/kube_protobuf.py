@@ -72,6 +72,23 @@ MESSAGES: Final[dict[str, Table]] = {
         14: ("reportingComponent", "string"),
         15: ("reportingInstance", "string"),
     },
+    "events.k8s.io/v1 Event": {
+        1: ("metadata", _META),
+        2: ("eventTime", "micro"),
+        3: ("series", "EventSeries"),
+        4: ("reportingController", "string"),
+        5: ("reportingInstance", "string"),
+        6: ("action", "string"),
+        7: ("reason", "string"),
+        8: ("regarding", "ObjectReference"),
+        9: ("related", "ObjectReference"),
+        10: ("note", "string"),
+        11: ("type", "string"),
+        12: ("deprecatedSource", "EventSource"),
+        13: ("deprecatedFirstTimestamp", "time"),
+        14: ("deprecatedLastTimestamp", "time"),
+        15: ("deprecatedCount", "int"),
+    },
     "EventSource": {1: ("component", "string"), 2: ("host", "string")},
     "EventSeries": {1: ("count", "int"), 2: ("lastObservedTime", "micro")},
     "ObjectReference": {
@@ -231,6 +248,7 @@ DECODABLE_KINDS: Final = {
     ("v1", "Secret"),
     ("v1", "ConfigMap"),
     ("v1", "Event"),
+    ("events.k8s.io/v1", "Event"),
     ("coordination.k8s.io/v1", "Lease"),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
     ("authorization.k8s.io/v1", "SelfSubjectRulesReview"),
@@ -254,10 +272,12 @@ def decode(body: bytes) -> Json:
             f"the body holds a {kind or 'nameless kind'} of {api_version or 'no version'},"
             " which the server reads only as JSON"
         )
+    # Two groups have an Event, with different fields.
+    message = f"{api_version} {kind}" if f"{api_version} {kind}" in MESSAGES else kind
     return {
         "apiVersion": api_version,
         "kind": kind,
-        **_message(envelope.get("raw", memoryview(b"")), kind, {}),
+        **_message(envelope.get("raw", memoryview(b"")), message, {}),
     }
 
 

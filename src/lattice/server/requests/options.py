@@ -16,6 +16,11 @@ SELECTABLE_FIELDS_BY_RESOURCE = {
         for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
     )
     | {"reason", "type", "source", "reportingComponent"},
+    "events.events.k8s.io": frozenset(
+        f"regarding.{part}"
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    )
+    | {"reason", "type", "reportingController"},
     "secrets": frozenset({"type"}),
     "namespaces": frozenset({"status.phase"}),
     "latticeworkloads.lattice.dev": frozenset({"spec.cluster", "status.binding.node", "status.actualState"}),
@@ -97,6 +102,22 @@ class WriteOptions:
     force: bool = False
 
 
+DELETE_OPTION_TYPES: dict[str, type] = {
+    "dryRun": list,
+    "preconditions": dict,
+    "gracePeriodSeconds": int,
+    "orphanDependents": bool,
+    "propagationPolicy": str,
+}
+JSON_TYPE_NAMES: dict[type, str] = {
+    list: "a list",
+    dict: "an object",
+    int: "a whole number",
+    bool: "true or false",
+    str: "a string",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
     dry_run: bool = False
@@ -159,17 +180,21 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     """Options of a delete: the body first, then the query, because clients send either."""
+    _check_types(body, DELETE_OPTION_TYPES, "")
     preconditions = body.get("preconditions") or {}
-    for name, value, expected_type in (
-        ("dryRun", body.get("dryRun") or [], list),
-        ("preconditions", preconditions, dict),
-    ):
-        if not isinstance(value, expected_type):
-            raise Malformed(
-                f"must be {'a list' if expected_type is list else 'an object'}",
-                where=name,
-                fix="send DeleteOptions, or no body",
-            )
+    _check_types(preconditions, {"uid": str, "resourceVersion": str}, "preconditions.")
+    causes = [
+        Cause(
+            "propagationPolicy",
+            f'Invalid value: "{source["propagationPolicy"]}": orphanDependents and propagationPolicy cannot be'
+            " both set",
+        )
+        for source in (body, query)
+        if source.get("orphanDependents") is not None and source.get("propagationPolicy")
+    ]
+    grace_period = body.get("gracePeriodSeconds")
+    if isinstance(grace_period, int) and grace_period < 0:
+        causes.append(Cause("gracePeriodSeconds", f"Invalid value: {grace_period}: must be 0 or more"))
     dry_run = (body.get("dryRun") or [query.get("dryRun")])[0]
     policy = body.get("propagationPolicy") or query.get("propagationPolicy")
     if not policy:
@@ -177,7 +202,7 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
         orphan = body.get("orphanDependents")
         orphan = query.get("orphanDependents") if orphan is None else orphan
         policy = "Orphan" if orphan is not None and truthy(str(orphan)) else "Background"
-    causes = [*_dry_run_problem(dry_run)]
+    causes += _dry_run_problem(dry_run)
     if policy not in ("Background", "Foreground", "Orphan"):
         causes.append(_unsupported("propagationPolicy", policy, ("Orphan", "Background", "Foreground")))
     if causes:
@@ -185,6 +210,21 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
     return DeleteOptions(
         dry_run == "All", policy, preconditions.get("uid") or "", preconditions.get("resourceVersion") or ""
     )
+
+
+def _check_types(values: Mapping[str, Any], types: Mapping[str, type], prefix: str) -> None:
+    """Raise Malformed for a field of another JSON type."""
+    for name, expected in types.items():
+        value = values.get(name)
+        # In Python a bool is an int; in JSON the types differ.
+        if value is not None and (
+            not isinstance(value, expected) or (expected is int and isinstance(value, bool))
+        ):
+            raise Malformed(
+                f"must be {JSON_TYPE_NAMES[expected]}",
+                where=f"{prefix}{name}",
+                fix="send DeleteOptions, or no body",
+            )
 
 
 def read_options(query: Query) -> ReadOptions:
@@ -208,15 +248,19 @@ def read_options(query: Query) -> ReadOptions:
     return options
 
 
-def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> None:
-    causes = []
+def require_readable_revision(revision: str) -> None:
+    """Raise Malformed for a resourceVersion that no server of Lattice or Kubernetes returned."""
     # 19 digits: the longest 64-bit integer.
-    revision = options.revision
     if revision and not (revision.isascii() and revision.isdigit() and len(revision) <= 19):
         raise Malformed(
-            f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
+            f'resourceVersion: Invalid value: "{revision}": must be a whole number',
             fix="use the resourceVersion of a list or an object",
         )
+
+
+def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> None:
+    causes = []
+    require_readable_revision(options.revision)
     # The rules of Kubernetes for ListOptions.
     if options.revision_match and options.revision_match not in {"Exact", "NotOlderThan"}:
         causes.append(_unsupported("resourceVersionMatch", options.revision_match, ("Exact", "NotOlderThan")))

@@ -13,6 +13,8 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
     details: dict[str, Any] = {}
     if options := _options_kind(error):
         details = {"group": OPTIONS_GROUP, "kind": options}
+    elif error.object_kind:
+        details = {"name": error.object_name, "kind": error.object_kind}
     elif resource is not None:
         kind = resource.kind if isinstance(error, Invalid) else resource.plural
         details = {"name": name, "group": resource.group, "kind": kind}
@@ -29,7 +31,9 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
     return {
         "kind": "Status",
         "apiVersion": "v1",
-        "metadata": {},
+        "metadata": {"continue": error.continue_token}
+        if isinstance(error, Gone) and error.continue_token
+        else {},
         "status": "Failure",
         "message": message_of(error, resource, name),
         "reason": error.reason,

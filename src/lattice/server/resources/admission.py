@@ -9,15 +9,34 @@ import msgspec
 
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, GROUP, SYSTEM_NAMESPACE
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.metadata_validation import admit_metadata
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.meta.undecodable_objects import readable_part_problems
 from lattice.kinds.meta.validator import Findings
+from lattice.server.event_versions.conversion import new_event_causes
+from lattice.server.event_versions.event_store import V1_RESOURCE as EVENT_V1_RESOURCE
 from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
 
 PERMANENT_NAMESPACES = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+# Kinds that users create and of which a controller reports whether they are ready. Controllers create the
+# other kinds with status (nodes, clusters, ledgers, agreements), together with their first status.
+BORN_PENDING = frozenset(
+    f"{plural}.{GROUP}"
+    for plural in (
+        "latticepools",
+        "latticenodeclasses",
+        "latticeplacementpolicies",
+        "cloudinfrastructures",
+        "staticinfrastructures",
+        "latticeservices",
+        "latticeworkloads",
+        "automationrules",
+    )
+)
 CA_SECRET = Key("secrets", SYSTEM_NAMESPACE, "lattice-ca")
 
 
@@ -27,6 +46,19 @@ class AdmittedObject:
 
     obj: Object
     warnings: tuple[str, ...] = ()
+
+
+def require_name(obj: Any, name: str) -> None:
+    """Raise Malformed for the new state of an object that lost its name: a body without metadata would drop
+    labels, annotations, owners and finalizers too."""
+    metadata = obj.get("metadata") if isinstance(obj, dict) else None
+    if isinstance(obj, dict) and not (isinstance(metadata, dict) and metadata.get("name")):
+        raise Malformed(
+            f'the name of the object (based on the URL: "{name}") was undeterminable: metadata.name is missing'
+            " after the change",
+            where="metadata.name",
+            fix="keep metadata and metadata.name; to remove labels or annotations, remove them one by one",
+        )
 
 
 def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -> Object:
@@ -95,7 +127,12 @@ def _with_address(metadata: Object, namespace: str, name: str) -> Object:
 
 
 def admit(
-    served: ServedKind, obj: Object, validation: FieldValidation, duplicates: tuple[str, ...] = ()
+    served: ServedKind,
+    obj: Object,
+    validation: FieldValidation,
+    duplicates: tuple[str, ...] = (),
+    *,
+    is_new: bool = False,
 ) -> AdmittedObject:
     """Prune, default and validate an object; raise one error with every problem.
 
@@ -110,11 +147,13 @@ def admit(
         admitted.pop("status")
     fields_with_cause = {cause.field for cause in findings.causes}
     class_causes = _class_problems(served, admitted, bool(fields_with_cause))
+    if is_new and served.resource.id == EVENT_V1_RESOURCE:
+        class_causes += new_event_causes(admitted)
     # The class repeats problems that the schema has already reported for a field.
     findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
-    field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
-        f'duplicate field "{path}"' for path in duplicates
-    ]
+    field_problems = [
+        f'unknown field "{path}"{findings.hints.get(path, "")}' for path in findings.unknown_fields
+    ] + [f'duplicate field "{path}"' for path in duplicates]
     # Unknown fields alone make the body Malformed (400); together with other problems, they are causes of
     # Invalid (422).
     if validation == "Strict" and field_problems and not findings.causes:
@@ -127,7 +166,8 @@ def admit(
         )
     if validation == "Strict":
         findings.causes.extend(
-            Cause(path, "Invalid value: unknown field") for path in findings.unknown_fields
+            Cause(path, f"Invalid value: unknown field{findings.hints.get(path, '')}")
+            for path in findings.unknown_fields
         )
         findings.causes.extend(Cause(path, "Invalid value: duplicate field") for path in duplicates)
     if findings.causes:
@@ -151,19 +191,47 @@ def _class_problems(served: ServedKind, obj: Object, has_schema_causes: bool) ->
 
 
 def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None) -> Object:
-    """Add the fields that the API sets by itself on services, namespaces and secrets; reject changes of
-    immutable objects."""
+    """Add the fields that the API sets by itself on new Lattice objects, namespaces and secrets; reject changes
+    of immutable objects."""
+    if previous is None and served.resource.id in BORN_PENDING:
+        created = obj["metadata"].get("creationTimestamp", "")
+        # Clients that wait by kstatus (Flux, Helm, kpt) would take an object without this status for a ready one.
+        ready = {
+            "type": READY_CONDITION,
+            "status": "Unknown",
+            "reason": "Pending",
+            "message": "no controller has observed the object yet",
+            "lastTransitionTime": created,
+        }
+        status: Object = {"observedGeneration": 0, "conditions": [ready]}
+        obj = {
+            **obj,
+            "status": (
+                {"phase": "Pending", **status}
+                if served.resource.id == "latticeservices.lattice.dev"
+                else status
+            ),
+        }
     match served.resource.id:
-        case "latticeservices.lattice.dev" if previous is None:
-            return {**obj, "status": {"phase": "Pending"}}
-        case "namespaces" if previous is None:
-            return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+        case "namespaces":
+            obj = _with_name_label(obj)
+            if previous is None:
+                return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":
             _reject_immutable_change(served, obj, previous)
             return _encode_secret(obj, previous)
         case "configmaps":
             _reject_immutable_change(served, obj, previous)
     return obj
+
+
+def _with_name_label(obj: Object) -> Object:
+    """Return the namespace with the label that holds its name, by which selectors choose one namespace."""
+    metadata = obj["metadata"]
+    if not metadata.get("name"):
+        return obj
+    labels = {**metadata.get("labels", {}), NAMESPACE_NAME_LABEL: metadata["name"]}
+    return {**obj, "metadata": {**metadata, "labels": labels}}
 
 
 def _encode_secret(obj: Object, previous: Object | None) -> Object:

@@ -25,6 +25,7 @@ SUBRESOURCE_HANDLERS: dict[str, dict[str, VerbHandler]] = {
         "PATCH": subresources.put_scale,
     },
     "retry": {"POST": subresources.retry},
+    "finalize": {"PUT": subresources.finalize_namespace},
 }
 COLLECTION_HANDLERS: dict[str, VerbHandler] = {
     "list": lists.list_objects,

@@ -3,24 +3,23 @@
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from lattice.errors import Cause, Gone, Malformed, NotAcceptable, RevisionTooNew
+from lattice.errors import Gone, Malformed, NotAcceptable
 from lattice.kinds.meta.stored_encoding import labels_of, unpack
 from lattice.server.requests.call import Call, Reply
 from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import ReadOptions, delete_options, read_options
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import ListEncoding, list_encoding, parse_accept
-from lattice.server.resources.verbs import delete_entry, read_delete_options
+from lattice.server.resources.verbs import delete_entry, read_delete_options, require_reached_revision
 from lattice.store.protocol import Entry, Key, RevisionConflict
 
 # Entries that one call of the store reads.
 LIST_CHUNK_SIZE = 500
-REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 
 
 class ContinueToken(msgspec.Struct, array_like=True):
@@ -32,6 +31,8 @@ class ContinueToken(msgspec.Struct, array_like=True):
     resource: str
     revision: int
     after_path: str
+    # Objects after the path when the first page was read; -1 if the list has selectors.
+    remaining: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,28 @@ async def list_objects(api: Api, call: Call) -> Reply:
     start = _start_position(selection, options)
     if options.limit:
         entries, revision, token = await _page(api, selection, start)
-        metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
-        return list_reply(list_encoding(api, call, metadata), entries)
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if token is not None:
+            token.remaining = await _remaining(api, selection, start, len(entries))
+            metadata["continue"] = encode_token(token)
+            if token.remaining > 0:
+                metadata["remainingItemCount"] = token.remaining
+        return _with_hint(call, options, list_reply(list_encoding(api, call, metadata), entries))
     entries, revision, has_more = await _read_chunk(api, selection, start, LIST_CHUNK_SIZE)
     encoding = list_encoding(api, call, {"resourceVersion": str(revision)})
     if not has_more:
-        return list_reply(encoding, _filter_entries(selection, entries))
+        return _with_hint(call, options, list_reply(encoding, _filter_entries(selection, entries)))
     position = ContinueToken(start.resource, revision, entries[-1].key.path)
     return Reply(_encode_chunks(encoding, _all_chunks(api, selection, entries, position)))
+
+
+def _with_hint(call: Call, options: ReadOptions, reply: Reply) -> Reply:
+    """Add a warning to a list that is always empty: kubectl prints the warning above "No resources found".
+
+    `kubectl cluster-info` lists Services by label and needs no hint.
+    """
+    hint = call.target.served.resource.list_hint
+    return replace(reply, warnings=(*reply.warnings, hint)) if hint and not options.is_filtered else reply
 
 
 def list_reply(encoding: ListEncoding, entries: list[Entry]) -> Reply:
@@ -144,8 +159,14 @@ def _start_position(selection: Selection, options: ReadOptions) -> ContinueToken
                 fix="start the list again",
             )
         return token
-    exact_revision = int(options.revision) if options.revision and options.revision_match == "Exact" else 0
+    # As in Kubernetes: a page at a stated revision, without a match rule, is a page of that revision.
+    is_exact = options.revision_match == "Exact" or (options.limit and not options.revision_match)
+    exact_revision = int(options.revision) if options.revision and is_exact else 0
     return ContinueToken(f"{identifier}/{selection.namespace}", exact_revision, "")
+
+
+def encode_token(token: ContinueToken) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
 def read_token(text: str) -> ContinueToken:
@@ -172,10 +193,14 @@ async def _read_chunk(
         )
     except Gone as gone:
         if start.after_path:
-            raise Gone(
-                "The provided continue parameter is too old to display a consistent list result",
-                fix="start the list again",
-            ) from gone
+            expired = Gone(
+                "The provided continue parameter is too old to display a consistent list result. You can start a "
+                "new list without the continue parameter, or use the continue token in this response to retrieve "
+                "the remainder of the results. Continuing with the provided token results in an inconsistent list"
+            )
+            # Revision 0 reads the rest of the list from the newest state.
+            expired.continue_token = encode_token(ContinueToken(start.resource, 0, start.after_path))
+            raise expired from gone
         raise
     require_revision(selection.options, page.revision)
     return page.entries, page.revision, page.has_more
@@ -183,15 +208,28 @@ async def _read_chunk(
 
 def require_revision(options: ReadOptions, current: int) -> None:
     """Raise RevisionTooNew if the request names a revision that the store has not reached."""
-    requested = int(options.revision or 0)
-    if requested > current:
-        raise RevisionTooNew(
-            f"Too large resource version: {requested}, current: {current}", causes=[REVISION_TOO_LARGE_CAUSE]
-        )
+    require_reached_revision(int(options.revision or 0), current)
 
 
-async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[list[Entry], int, str]:
-    """Return up to `limit` matching entries, their revision, and the token of the next page or ""."""
+async def _remaining(api: Api, selection: Selection, start: ContinueToken, page_size: int) -> int:
+    """Return the number of objects on the following pages; -1 if a selector decides, as in Kubernetes.
+
+    The store counts once for a list: the token of a page carries the number to the next page.
+    """
+    if not selection.is_unfiltered:
+        return -1
+    total = start.remaining
+    if not start.after_path:
+        store = api.store_of(selection.served)
+        total = await store.count(selection.served.resource.id, selection.namespace or None)
+    # A page follows, whatever was deleted since the count.
+    return max(total - page_size, 1) if total >= 0 else -1
+
+
+async def _page(
+    api: Api, selection: Selection, start: ContinueToken
+) -> tuple[list[Entry], int, ContinueToken | None]:
+    """Return up to `limit` matching entries, their revision, and the position of the next page or None."""
     limit = selection.options.limit
     matching: list[Entry] = []
     entries, revision, has_more = await _read_chunk(api, selection, start, limit or LIST_CHUNK_SIZE)
@@ -202,11 +240,10 @@ async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[l
                 if limit and len(matching) == limit:
                     # The limit ends exactly at the last entry: no page follows.
                     if not has_more and position == len(entries) - 1:
-                        return matching, revision, ""
-                    token = ContinueToken(start.resource, revision, entry.key.path)
-                    return matching, revision, urlsafe_b64encode(msgspec.json.encode(token)).decode()
+                        return matching, revision, None
+                    return matching, revision, ContinueToken(start.resource, revision, entry.key.path)
         if not has_more:
-            return matching, revision, ""
+            return matching, revision, None
         token = ContinueToken(start.resource, revision, entries[-1].key.path)
         entries, revision, has_more = await _read_chunk(api, selection, token, LIST_CHUNK_SIZE)
 
@@ -225,5 +262,5 @@ async def delete_collection(api: Api, call: Call) -> Reply:
                 break
             except RevisionConflict:
                 # A concurrent write changed the object: delete the newer revision.
-                current = await api.store.get(entry.key)
+                current = await api.store_of(call.target.served).get(entry.key)
     return list_reply(list_encoding(api, call, {"resourceVersion": str(revision)}), entries)

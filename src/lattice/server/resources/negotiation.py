@@ -77,7 +77,8 @@ def represent(api: Api, call: Call, entry: Entry) -> Reply:
     representation = parse_accept(call.accept)
     obj = unpack(entry.value, entry.revision)
     if representation.kind == "table":
-        body: Any = table(table_options(api, call), [obj], {"resourceVersion": str(entry.revision)})
+        metadata = {"resourceVersion": str(entry.revision)} if entry.revision else {}
+        body: Any = table(table_options(api, call), [obj], metadata)
     elif representation.kind == "partial":
         body = partial_metadata(obj, representation.version)
     else:

@@ -2,7 +2,7 @@
 /lattice/v1."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lattice.errors import LatticeError, Malformed, MethodNotAllowed, NotFound
 from lattice.kinds.meta.base import GROUP, VERSION, Resource
@@ -131,6 +131,28 @@ def expand_short_path(request: RoutedRequest) -> RoutedRequest:
     return RoutedRequest(
         request.method, path, query, request.content_type, resource if not segments else None
     )
+
+
+def expand_watch_path(request: RoutedRequest) -> RoutedRequest:
+    """Translate a path of the older form of watches, /api/v1/watch/..., into the watch of a list; other paths
+    are returned unchanged."""
+    parts = request.path_parts
+    position = 2 if parts[0] == "api" else 3
+    if (
+        request.method != "GET"
+        or parts[0] not in {"api", "apis"}
+        or len(parts) <= position + 1
+        or parts[position] != "watch"
+    ):
+        return request
+    segments = parts[position + 1 :]
+    query = {**request.query, "watch": "1"}
+    # The watch of one object: the list that selects the name.
+    scope = 2 if segments[0] == "namespaces" and len(segments) > 2 else 0
+    if len(segments) == scope + 2:
+        selector = f"metadata.name={segments.pop()}"
+        query["fieldSelector"] = ",".join(filter(None, [request.query.get("fieldSelector", ""), selector]))
+    return replace(request, path="/" + "/".join([*parts[:position], *segments]), query=query)
 
 
 def fill_body_kind(request: RoutedRequest, body: bytes) -> bytes:

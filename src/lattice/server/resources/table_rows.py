@@ -84,7 +84,8 @@ Cell = Callable[[Object, datetime], Any]
 def columns_of(resource: Resource) -> tuple[tuple[Column, Cell], ...]:
     """Return the columns of a resource with the function that computes a cell."""
     # Events have a column with the time of the last occurrence, which replaces the age.
-    listed = resource.columns if resource.id == "events" else (NAME_COLUMN, *resource.columns, AGE_COLUMN)
+    is_event = resource.kind == "Event"
+    listed = resource.columns if is_event else (NAME_COLUMN, *resource.columns, AGE_COLUMN)
     return tuple((column, _cell(resource, column)) for column in listed)
 
 
@@ -95,7 +96,7 @@ def _cell(resource: Resource, column: Column) -> Cell:
     if column.type == "date":
         return lambda obj, now: age(values[0], now) if (values := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
-        return lambda obj, now: values[0] if (values := find(obj)) else None
+        return lambda obj, now: values[0] if (values := find(obj)) else column.default
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
 
 
@@ -144,14 +145,16 @@ def _last_seen(obj: Object, now: datetime) -> str:
     timestamp = (
         series.get("lastObservedTime")
         or obj.get("lastTimestamp")
+        or obj.get("deprecatedLastTimestamp")
         or obj.get("eventTime")
         or obj.get("firstTimestamp")
+        or obj.get("deprecatedFirstTimestamp")
     )
     return age(timestamp or obj["metadata"].get("creationTimestamp"), now)
 
 
 def _involved_object(obj: Object, now: datetime) -> str:
-    reference = obj.get("involvedObject") or {}
+    reference = obj.get("involvedObject") or obj.get("regarding") or {}
     return f"{reference.get('kind', '').lower()}/{reference.get('name', '')}"
 
 
@@ -160,4 +163,6 @@ COMPUTED_COLUMNS: dict[tuple[str, str], Cell] = {
     ("configmaps", "Data"): _count("data", "binaryData"),
     ("events", "Last Seen"): _last_seen,
     ("events", "Object"): _involved_object,
+    ("events.events.k8s.io", "Last Seen"): _last_seen,
+    ("events.events.k8s.io", "Object"): _involved_object,
 }

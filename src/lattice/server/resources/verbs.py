@@ -1,18 +1,19 @@
 """The verbs on one object: get, create, update, patch, apply and delete."""
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lattice.errors import (
     Cause,
+    Conflict,
     Exists,
     Invalid,
     LatticeError,
     Malformed,
     MethodNotAllowed,
     NotFound,
+    RevisionTooNew,
     UnsupportedMediaType,
 )
 from lattice.kinds.meta.base import GROUP
@@ -33,14 +34,21 @@ from lattice.server.apply.server_side_apply import FieldManager, server_side_app
 from lattice.server.requests import bodies
 from lattice.server.requests.call import Call, Reply
 from lattice.server.requests.catalog import ServedKind
-from lattice.server.requests.options import DeleteOptions, delete_options, invalid_options, write_options
+from lattice.server.requests.options import (
+    DeleteOptions,
+    delete_options,
+    invalid_options,
+    require_readable_revision,
+    write_options,
+)
 from lattice.server.requests.status_error import success_status
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
-from lattice.server.resources.write import MAX_WRITE_ATTEMPTS, PendingWrite, undeclared_field_causes, write
+from lattice.server.resources.write import PendingWrite, write
 from lattice.store.protocol import Delete, Entry, Put, RevisionConflict
 
+REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
 PATCH_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": merge_patch,
@@ -50,7 +58,12 @@ PATCH_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 async def get(api: Api, call: Call) -> Reply:
+    """Answer with one object, at least as new as the resourceVersion of the request."""
+    revision = call.query.get("resourceVersion", "")
+    require_readable_revision(revision)
     entry = await get_existing(api, call)
+    if int(revision or 0) > entry.revision:
+        require_reached_revision(int(revision), await api.store_of(call.target.served).revision())
     if parse_accept(call.accept).is_plain_json:
         return Reply(splice_revision(entry.value, call.target.served.revision_offset, entry.revision))
     return represent(api, call, entry)
@@ -63,6 +76,14 @@ async def get_existing(api: Api, call: Call) -> Entry:
     if entry is None:
         raise not_found_error(target.served, target.name)
     return entry
+
+
+def require_reached_revision(requested: int, current: int) -> None:
+    """Raise RevisionTooNew if the request names a revision that the store has not reached."""
+    if requested > current:
+        raise RevisionTooNew(
+            f"Too large resource version: {requested}, current: {current}", causes=[REVISION_TOO_LARGE_CAUSE]
+        )
 
 
 def not_found_error(served: ServedKind, name: str) -> NotFound:
@@ -85,7 +106,10 @@ async def create(api: Api, call: Call) -> Reply:
         return await write(api, PendingWrite(call, options, None, body, duplicates=duplicates))
     except LatticeError as error:
         # The name may be generated, so the path does not have it; the Status of the error names the object.
-        error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
+        if not error.object_kind:
+            error.object_name = str(
+                body["metadata"].get("name") or body["metadata"].get("generateName") or ""
+            )
         raise
 
 
@@ -94,9 +118,11 @@ async def update(api: Api, call: Call) -> Reply:
     resourceVersion."""
     options = write_options(call.query, "UpdateOptions", call.user_agent)
     target = call.target
-    for _ in range(MAX_WRITE_ATTEMPTS):
-        parsed, duplicates = read_body(call)
-        body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
+    parsed, duplicates = read_body(call)
+    admission.require_name(parsed, target.name)
+    body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
+
+    async def replace() -> Reply:
         old, expected_revision = await get_existing(api, call), body["metadata"].get("resourceVersion")
         if not expected_revision and target.served.resource.group:
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
@@ -109,9 +135,25 @@ async def update(api: Api, call: Call) -> Reply:
             raise admission.stale_object_error(target.served, target.name)
         # Without an expected revision, a concurrent write is no error: validate and write again over the
         # newer object.
-        with contextlib.suppress(RevisionConflict):
-            return await write(api, PendingWrite(call, options, old, body, duplicates=duplicates))
-    raise admission.stale_object_error(target.served, target.name)
+        return await write(api, PendingWrite(call, options, old, body, duplicates=duplicates))
+
+    return await write_until_won(api, call, replace)
+
+
+async def write_until_won(
+    api: Api,
+    call: Call,
+    attempt: Callable[[], Awaitable[Reply]],
+    conflicts: tuple[type[LatticeError], ...] = (RevisionConflict,),
+) -> Reply:
+    """Repeat an attempt to write the target that lost a race; raise Conflict at the deadline."""
+    target = call.target
+    return await api.write_locks.write(
+        target.served.key(target.namespace, target.name),
+        attempt,
+        lambda: admission.stale_object_error(target.served, target.name),
+        conflicts=conflicts,
+    )
 
 
 async def patch(api: Api, call: Call) -> Reply:
@@ -129,26 +171,23 @@ async def patch(api: Api, call: Call) -> Reply:
         )
     options = write_options(call.query, "PatchOptions", call.user_agent)
     parsed = parse_json(call.body)
-    for attempt in range(MAX_WRITE_ATTEMPTS):
+
+    async def patch_current() -> Reply:
         old = await get_existing(api, call)
         new = patch_object(call, old, change, parsed.value)
         # A patch may set metadata.resourceVersion: then the patch applies to that revision only.
         names_other_revision = new["metadata"].get("resourceVersion") != str(old.revision)
         if names_other_revision and new["metadata"].get("resourceVersion"):
             raise admission.stale_object_error(call.target.served, call.target.name)
-        try:
-            return await write(
-                api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates))
-            )
-        except RevisionConflict:
-            if attempt == MAX_WRITE_ATTEMPTS - 1:
-                raise admission.stale_object_error(call.target.served, call.target.name) from None
-    raise AssertionError("the last attempt returns or raises")
+        return await write(api, PendingWrite(call, options, old, new, duplicates=tuple(parsed.duplicates)))
+
+    return await write_until_won(api, call, patch_current)
 
 
 def patch_object(call: Call, old: Entry, change: Callable[[Any, Any], Any], value: Any) -> Object:
     target = call.target
     new = change(unpack(old.value, old.revision), value)
+    admission.require_name(new, target.name)
     return admission.validate_identity(target.served, new, target.namespace, target.name)
 
 
@@ -166,18 +205,16 @@ async def apply(api: Api, call: Call) -> Reply:
     manager = FieldManager(
         options.manager, "Apply", target.served.resource.api_version, target.subresource, options.force
     )
-    for attempt in range(MAX_WRITE_ATTEMPTS):
-        old = await api.store.get(target.served.key(target.namespace, target.name))
+
+    async def merge_and_write() -> Reply:
+        old = await api.store_of(target.served).get(target.served.key(target.namespace, target.name))
         new = merge_applied(api, call, old, applied, manager)
-        try:
-            return await write(
-                api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
-            )
-        # Another client created or changed the object between the read and the commit.
-        except (RevisionConflict, Exists):
-            if attempt == MAX_WRITE_ATTEMPTS - 1:
-                raise admission.stale_object_error(target.served, target.name) from None
-    raise AssertionError("the last attempt returns or raises")
+        return await write(
+            api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
+        )
+
+    # Exists: another client created the object between the read and the commit.
+    return await write_until_won(api, call, merge_and_write, (RevisionConflict, Exists))
 
 
 def merge_applied(
@@ -188,13 +225,20 @@ def merge_applied(
     target, expected_revision = call.target, applied.obj["metadata"].get("resourceVersion")
     if old is None and (target.subresource or expected_revision):
         raise not_found_error(target.served, target.name)
+    if old is None and (uid := applied.obj["metadata"].get("uid")):
+        # A client states the uid so as not to bring back an object that was deleted meanwhile.
+        raise Conflict(
+            f'Operation cannot be fulfilled on {target.served.resource.id} "{target.name}": uid mismatch: '
+            f"the provided object specified uid {uid}, and no existing object was found",
+            fix="omit metadata.uid to create the object again",
+        )
     if old is not None and expected_revision not in (None, "", str(old.revision)):
         raise admission.stale_object_error(target.served, target.name)
     live = None if old is None else unpack(old.value, old.revision)
     try:
         return server_side_apply(live, applied.obj, target.served.types, manager, api.now())
     except Malformed as error:
-        causes = [*undeclared_field_causes(applied.unknown_fields), *applied.causes]
+        causes = [*applied.unknown_fields, *applied.causes]
         raise Invalid("is invalid", causes=causes or error.causes) from error
 
 
@@ -204,7 +248,7 @@ class AppliedConfiguration:
     alone, before it is merged."""
 
     obj: Object
-    unknown_fields: tuple[str, ...]
+    unknown_fields: tuple[Cause, ...]
     causes: tuple[Cause, ...]
 
 
@@ -226,9 +270,11 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
     findings.causes.extend(metadata_findings.causes)
     # A missing required field may already be in the live object.
     causes = tuple(cause for cause in findings.causes if cause.reason != "FieldValueRequired")
-    return AppliedConfiguration(
-        {**pruned, "metadata": applied["metadata"]}, tuple(findings.unknown_fields), causes
+    unknown_fields = tuple(
+        Cause(path, f"field not declared in schema{findings.hints.get(path, '')}")
+        for path in findings.unknown_fields
     )
+    return AppliedConfiguration({**pruned, "metadata": applied["metadata"]}, unknown_fields, causes)
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
@@ -243,21 +289,23 @@ def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
 async def delete(api: Api, call: Call) -> Reply:
     """Delete the object, or mark the object for deletion while finalizers remain."""
     options = delete_options(call.query, read_delete_options(call))
-    for _ in range(MAX_WRITE_ATTEMPTS):
-        entry = await get_existing(api, call)
-        try:
-            return await delete_entry(api, call, entry, options)
-        except RevisionConflict:
-            continue
-    raise admission.stale_object_error(call.target.served, call.target.name)
+
+    async def delete_current() -> Reply:
+        return await delete_entry(api, call, await get_existing(api, call), options)
+
+    return await write_until_won(api, call, delete_current)
 
 
 def read_delete_options(call: Call) -> dict[str, Any]:
     if not call.body:
         return {}
     value, _ = bodies.parse_body(call.body, call.content_type, "DeleteOptions", allow_protobuf=True)
-    if not isinstance(value, dict):
-        raise Malformed("the body of a delete must be DeleteOptions")
+    kind = value.get("kind") or "DeleteOptions" if isinstance(value, dict) else type(value).__name__
+    if not isinstance(value, dict) or kind != "DeleteOptions":
+        raise Malformed(
+            f"decoded object cannot be converted to DeleteOptions: the body is a {kind}",
+            fix="send DeleteOptions, or no body",
+        )
     return value
 
 
@@ -267,27 +315,7 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
     obj = unpack(entry.value, entry.revision)
     admission.reject_permanent_deletion(entry.key)
     reject_owned_workload(call.user, served.resource, obj)
-    _check_preconditions(served, obj, options)
-    finalizers = {"Foreground": (FOREGROUND_FINALIZER,), "Orphan": (ORPHAN_FINALIZER,)}.get(
-        options.propagation_policy, ()
-    )
-    marked = mark_for_deletion(obj, now=api.now(), finalizers=finalizers)
-    # The garbage collector empties a terminating namespace, then removes the namespace.
-    if served.resource.id == "namespaces":
-        marked["status"] = {**obj.get("status", {}), "phase": "Terminating"}
-    elif is_finalized(marked):
-        if not options.dry_run:
-            await api.store.commit([Delete(entry.key, entry.revision)])
-        return Reply(encode(success_status(served.resource, entry.key.name, obj["metadata"]["uid"])))
-    if options.dry_run or is_unchanged(obj, marked):
-        return Reply(splice_revision(entry.value, served.revision_offset, entry.revision))
-    value = pack(served.resource, marked)
-    revision = await api.store.commit([Put(entry.key, value, entry.revision)])
-    return Reply(splice_revision(value, served.revision_offset, revision))
-
-
-def _check_preconditions(served: ServedKind, obj: Object, options: DeleteOptions) -> None:
-    """Raise Conflict unless the object has the uid and revision that the options require."""
+    # Raise Conflict unless the object has the uid and revision that the options require.
     metadata = obj["metadata"]
     for required, actual, field in (
         (options.uid, metadata["uid"], "UID"),
@@ -302,6 +330,22 @@ def _check_preconditions(served: ServedKind, obj: Object, options: DeleteOptions
                 "The object might have been deleted and then recreated"
             )
             raise error
+    finalizers = {"Foreground": (FOREGROUND_FINALIZER,), "Orphan": (ORPHAN_FINALIZER,)}.get(
+        options.propagation_policy, ()
+    )
+    marked = mark_for_deletion(obj, now=api.now(), finalizers=finalizers)
+    # The garbage collector empties a terminating namespace, then removes the namespace.
+    if served.resource.id == "namespaces":
+        marked["status"] = {**obj.get("status", {}), "phase": "Terminating"}
+    elif is_finalized(marked):
+        if not options.dry_run:
+            await api.store_of(served).commit([Delete(entry.key, entry.revision)])
+        return Reply(encode(success_status(served.resource, entry.key.name, obj["metadata"]["uid"])))
+    if options.dry_run or is_unchanged(obj, marked):
+        return Reply(splice_revision(entry.value, served.revision_offset, entry.revision))
+    value = pack(served.resource, marked)
+    revision = await api.store_of(served).commit([Put(entry.key, value, entry.revision)])
+    return Reply(splice_revision(value, served.revision_offset, revision))
 
 
 def method_not_allowed(call: Call) -> MethodNotAllowed:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, NotFound
+from lattice.errors import Cause, Denied, Exists, Invalid, LatticeError, NotFound, Unavailable
 from lattice.kinds.meta.object_lifecycle import is_finalized, is_unchanged, new_object, updated_object
 from lattice.kinds.meta.stored_encoding import Object, pack, splice_revision, unpack
 from lattice.server.access.authorization import reject_event_change, reject_owned_workload
@@ -13,10 +13,9 @@ from lattice.server.requests.options import WriteOptions
 from lattice.server.resources import admission
 from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
-from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict
+from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict, Store
 
-# How often a change that lost a race is computed again on the newer object.
-MAX_WRITE_ATTEMPTS = 5
+NAMESPACE_TERMINATING = "NamespaceTerminating"
 # Characters of generateName, as in Kubernetes: with the suffix, the name still fits into a label.
 MAX_GENERATE_NAME_CHARS = 58
 
@@ -33,7 +32,7 @@ class PendingWrite:
     operation: str = "Update"
     duplicates: tuple[str, ...] = ()
     # Unknown fields of an apply, which are always rejected.
-    unknown_fields: tuple[str, ...] = ()
+    unknown_fields: tuple[Cause, ...] = ()
 
 
 async def write(api: Api, pending: PendingWrite) -> Reply:
@@ -78,7 +77,7 @@ def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admiss
     # An unknown field has no merge rule, so an apply is always strict.
     validation = pending.options.validation if pending.operation == "Update" else "Strict"
     try:
-        admitted = admission.admit(served, new, validation, pending.duplicates)
+        admitted = admission.admit(served, new, validation, pending.duplicates, is_new=pending.old is None)
     except LatticeError as error:
         raise _add_unknown_fields(pending, error) from error
     if pending.unknown_fields:
@@ -93,12 +92,8 @@ def _add_unknown_fields(pending: PendingWrite, error: LatticeError | None) -> La
         return error
     return Invalid(
         "is invalid",
-        causes=[*undeclared_field_causes(pending.unknown_fields), *(error.causes if error else ())],
+        causes=[*pending.unknown_fields, *(error.causes if error else ())],
     )
-
-
-def undeclared_field_causes(paths: tuple[str, ...]) -> list[Cause]:
-    return [Cause(path, "field not declared in schema") for path in paths]
 
 
 def _track_managed_fields(api: Api, pending: PendingWrite, old: Object | None, new: Object) -> None:
@@ -134,58 +129,77 @@ async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
             return Entry(key, value, pending.old.revision)
         # A dry run of a create raises the errors that the commit would raise.
         if target.namespace:
-            await require_namespace(api, target.namespace)
-        if await api.store.get(key) is not None:
+            await require_namespace(api, target.namespace, f'{served.resource.id} "{name}"')
+        if await api.store_of(served).get(key) is not None:
             raise _exists(served, name)
-        return Entry(key, value, 0)
+        return Entry(key, value, ABSENT)
     if pending.old is not None:
-        revision = await _replace(api, key, pending.old, new, value)
+        revision = await _replace(api.store_of(served), key, pending.old, new, value)
     else:
         revision = await _insert(api, served, key, value)
     return Entry(key, value, revision)
 
 
-async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
+async def _replace(store: Store, key: Key, old: Entry, new: Object, value: bytes) -> int:
     # Without finalizers, an object that is marked for deletion is removed; a namespace is emptied first.
     if is_finalized(new) and key.resource != "namespaces":
-        return await api.store.commit([Delete(key, old.revision)])
-    return await api.store.commit([Put(key, value, old.revision)])
+        return await store.commit([Delete(key, old.revision)])
+    return await store.commit([Put(key, value, old.revision)])
 
 
 async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
     """Create an object; the commit checks the revision of the namespace, so that no object enters a
     terminating namespace."""
-    for _ in range(MAX_WRITE_ATTEMPTS):
+
+    async def insert() -> int:
         checks = []
         if key.namespace:
             # The cached revision may be outdated: the check in the commit finds out.
             revision = api.namespace_revisions.get(key.namespace)
             if not revision:
-                revision = await require_namespace(api, key.namespace)
+                revision = await require_namespace(api, key.namespace, f'{served.resource.id} "{key.name}"')
             checks = [Check(Key("namespaces", "", key.namespace), revision)]
         try:
-            return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
+            return await api.store_of(served).commit([Put(key, value, ABSENT)], checks=checks)
         except RevisionConflict as conflict:
             if conflict.key == key:
                 raise _exists(served, key.name) from conflict
             # The namespace changed since the cached revision: read the namespace again.
             api.namespace_revisions.pop(key.namespace, None)
-    raise Denied(f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request")
+            raise
+
+    return await api.write_locks.retry(
+        insert,
+        lambda: Unavailable(
+            f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request"
+        ),
+    )
 
 
 def _exists(served: ServedKind, name: str) -> Exists:
     return Exists(f'{served.resource.id} "{name}" already exists')
 
 
-async def require_namespace(api: Api, name: str) -> int:
-    """Return the revision of a namespace that accepts new objects; raise NotFound or Denied otherwise."""
+async def require_namespace(api: Api, name: str, new_object_name: str) -> int:
+    """Return the revision of a namespace that accepts new objects; raise NotFound or Denied otherwise.
+
+    `new_object_name` is the object to create, for messages.
+    """
     entry = await api.store.get(Key("namespaces", "", name))
     if entry is None:
-        raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")
+        missing = NotFound(
+            f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}"
+        )
+        missing.object_kind, missing.object_name = "namespaces", name
+        raise missing
     if unpack(entry.value, entry.revision)["metadata"].get("deletionTimestamp"):
+        # Clients read the cause: controllers of Kubernetes stop creating objects, instead of reporting an error.
+        cause = Cause("metadata.namespace", f"namespace {name} is being terminated", NAMESPACE_TERMINATING)
         raise Denied(
+            f"{new_object_name} is forbidden: "
             f'unable to create new content in namespace "{name}" because it is being terminated',
             fix="use another namespace",
+            causes=[cause],
         )
     api.namespace_revisions[name] = entry.revision
     return entry.revision
@@ -193,10 +207,7 @@ async def require_namespace(api: Api, name: str) -> int:
 
 def _answer(api: Api, call: Call, entry: Entry, status: int, warnings: tuple[str, ...]) -> Reply:
     if parse_accept(call.accept).is_plain_json:
-        return Reply(
-            splice_revision(entry.value, call.target.served.revision_offset, entry.revision),
-            status,
-            warnings=warnings,
-        )
+        body = splice_revision(entry.value, call.target.served.revision_offset, entry.revision)
+        return Reply(body, status, warnings=warnings)
     reply = represent(api, call, entry)
     return Reply(reply.body, status, reply.content_type, warnings)

@@ -14,6 +14,7 @@ from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
+from lattice.lifecycle.service_health import failure_text
 from lattice.server.live.usage_tables import is_ready, workload_requests
 
 Row = dict[str, Any]
@@ -39,7 +40,7 @@ def service_row(obj: LatticeService) -> Row:
     status = obj.status
     health, decision = status.health, status.scheduler_decision
     return {
-        "wanted": obj.spec.desired_replicas(),
+        "wanted": status.wanted_replicas or obj.spec.desired_replicas(),
         "replicas": status.replicas or 0,
         "ready": (health.ready or 0) if health else 0,
         "pools": sorted({placement.pool for placement in status.placements}),
@@ -63,7 +64,11 @@ def workload_row(obj: LatticeWorkload) -> Row:
         "wanted": obj.spec.desired_state,
         "ready": bool(status.ready),
         "reason": status.failure_reason,
+        "failure": failure_text(obj) if status.failure_reason else "",
+        "exitCode": status.last_exit_code,
         "attempts": (status.retry.attempts or 0) if status.retry else 0,
+        "restarts": status.restarts or 0,
+        "ports": status.allocated_ports,
         "cpu": cpu,
         "memory": memory,
         "since": status.state_since,

@@ -84,7 +84,34 @@ class SignIn:
             if bool(request.token) == bool(request.code):
                 raise Malformed("exactly one of token and code is required", fix=_BODY_FIX)
             if request.code:
-                return await self._create_session_token(self._redeem(request.code))
+                issued = self._codes.get(_digest(request.code))
+                if issued is None:
+                    raise UnknownUser("this server does not know the sign-in link", fix=_FIX)
+                if issued.is_used:
+                    raise UnknownUser("the sign-in link was already used", fix=_FIX)
+                if self.clock.monotonic() >= issued.expires_at:
+                    raise UnknownUser(
+                        f"the sign-in link has expired: it was valid for {CODE_LIFETIME_S / 60:g} minutes",
+                        fix=_FIX,
+                    )
+                # A used code stays in memory, so that a second use gets its own message.
+                issued.is_used = True
+                user = issued.user
+                now = self.clock.now()
+                # Every new session deletes the tokens of expired sessions.
+                page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
+                for entry in page.entries:
+                    if is_expired(token_data(entry), now):
+                        await self._remove(entry)
+                token, name = new_token()
+                secret = token_secret(
+                    token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFETIME)
+                )
+                value = pack(
+                    Secret.resource, new_object(secret, uid=self.new_uid(), now=format_timestamp(now))
+                )
+                await self.store.commit([Put(Key(Secret.resource.id, SYSTEM_NAMESPACE, name), value, ABSENT)])
+                return token
             await self.tokens.user_of_token(request.token)
         except LatticeError as error:
             if isinstance(error, UnknownUser):
@@ -103,33 +130,6 @@ class SignIn:
         entry = await self.store.get(Key(Secret.resource.id, SYSTEM_NAMESPACE, secret_name(token)))
         if entry is not None and token_data(entry).get("expires"):
             await self._remove(entry)
-
-    def _redeem(self, code: str) -> User:
-        issued = self._codes.get(_digest(code))
-        if issued is None:
-            raise UnknownUser("this server does not know the sign-in link", fix=_FIX)
-        if issued.is_used:
-            raise UnknownUser("the sign-in link was already used", fix=_FIX)
-        if self.clock.monotonic() >= issued.expires_at:
-            raise UnknownUser(
-                f"the sign-in link has expired: it was valid for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
-            )
-        # A used code stays in memory, so that a second use gets its own message.
-        issued.is_used = True
-        return issued.user
-
-    async def _create_session_token(self, user: User) -> str:
-        now = self.clock.now()
-        # Every new session deletes the tokens of expired sessions.
-        page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
-        for entry in page.entries:
-            if is_expired(token_data(entry), now):
-                await self._remove(entry)
-        token, name = new_token()
-        secret = token_secret(token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFETIME))
-        value = pack(Secret.resource, new_object(secret, uid=self.new_uid(), now=format_timestamp(now)))
-        await self.store.commit([Put(Key(Secret.resource.id, SYSTEM_NAMESPACE, name), value, ABSENT)])
-        return token
 
     async def _remove(self, entry: Entry) -> None:
         # A concurrent request may have deleted or changed the token first.

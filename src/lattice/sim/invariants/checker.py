@@ -22,7 +22,7 @@ from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, Latti
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload, service_path
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.server.agents.join import node_key
-from lattice.sim.invariants import agents, binding, lifecycle, money, placement
+from lattice.sim.invariants import agents, binding, lifecycle, money, placement, purchases
 from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
 from lattice.sim.invariants.history import (
     InstanceRun,
@@ -94,6 +94,7 @@ class Checker:
             placement.check_placement,
             money.check_ledgers,
             money.check_machine_limits,
+            purchases.check_budget_condition,
             lifecycle.check_silent_nodes,
             lifecycle.check_disruption,
             lifecycle.check_replacement,
@@ -103,6 +104,7 @@ class Checker:
             self.check_revisions,
             self.check_leadership,
             *(partial(check, self.context) for check in context_checks),
+            purchases.PurchaseChecks(self.context).check,
             self.check_join_scope,
         ]
 
@@ -138,6 +140,7 @@ class Checker:
             self.check_agents,
             self.check_caches,
             self.check_final_state,
+            self.check_book,
             self.check_rejections,
         ):
             self.violations += [
@@ -147,6 +150,9 @@ class Checker:
 
     def check_instances(self) -> Findings:
         return lifecycle.check_instances(self.context)
+
+    def check_book(self) -> Findings:
+        return purchases.check_final_book(self.context)
 
     def check_agents(self) -> Findings:
         yield from agents.check_assignments_obeyed(self.context)

@@ -9,6 +9,7 @@ from math import inf
 from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.workload import LatticeWorkload, service_path
+from lattice.lifecycle.retry import has_ended
 from lattice.sim.invariants.context import (
     CONTROLLERS,
     MAX_STALENESS_S,
@@ -289,12 +290,10 @@ def check_node_removal(
         for workload in context.snapshot.workloads_on(change.key.name):
             if is_bound_to_former_node(workload, change.old):
                 continue
-            retry, spec = workload.status.retry, workload.spec
             should_stop = (
                 bool(workload.metadata.deletion_timestamp)
-                or spec.desired_state != "Running"
-                # The workload has used up its start attempts.
-                or (retry is not None and retry.revision == spec.effective_revision and retry.is_exhausted)
+                or workload.spec.desired_state != "Running"
+                or has_ended(workload)
             )
             if not was_silent or not should_stop:
                 blocking.append(path_of(workload))

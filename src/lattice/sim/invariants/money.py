@@ -56,15 +56,34 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         )
         # A budget changed in the same commit counts with its new limit.
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
-        # Only growth is checked, because a limit that is lowered below the commitment takes no machine away.
-        if (
-            new.committed_micros > (old.committed_micros if old else 0)
-            and pool is not None
-            and pool.spec.budget is not None
-        ):
+        # Only purchases are checked: a limit that is lowered below the commitment, or a price that rises, takes
+        # no machine away.
+        if _bought_rate(change.old, change.new) > 0 and pool is not None and pool.spec.budget is not None:
             yield from _check_limit(
                 change.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000)
             )
+
+
+def _bought_rate(old: LatticeLedger | None, new: LatticeLedger) -> int:
+    """Micro-dollars per hour of the machines that the commit added, after those that it released. A commit that
+    only re-prices machines adds none."""
+    old_lots, new_lots = _lots_by_class(old), _lots_by_class(new)
+    bought = 0
+    for group in {*old_lots, *new_lots}:
+        (old_count, _), (new_count, price) = old_lots.get(group, (0, 0)), new_lots.get(group, (0, 0))
+        added = new_count - old_count
+        bought += added * (price if added > 0 else old_lots.get(group, (0, 0))[1])
+    return bought
+
+
+def _lots_by_class(ledger: LatticeLedger | None) -> dict[tuple[str, str], tuple[int, int]]:
+    """The number of machines and the highest price by cluster and class."""
+    groups: dict[tuple[str, str], tuple[int, int]] = {}
+    for cluster, lots in ledger.status.machines.items() if ledger else ():
+        for lot in lots:
+            count, price = groups.get((cluster, lot.node_class), (0, 0))
+            groups[cluster, lot.node_class] = (count + lot.count, max(price, lot.micros))
+    return groups
 
 
 def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings:
@@ -89,11 +108,10 @@ def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings
 
 
 def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
-    """I-22: a ledger pays for a new machine the price of the class, or a price that the writer may have
-    known."""
+    """I-22: a ledger pays for a machine the price of the class, or a price that the writer may have known."""
     old_counts = _lots_by_price(change.old)
     for (cluster, kind, micros), count in _lots_by_price(change.new).items():
-        # Only new machines are checked, because an existing machine keeps the price at which it was charged.
+        # Machines at the price of before are re-priced later.
         if count <= old_counts[cluster, kind, micros]:
             continue
         since, account = context.unseen_since(record), change.new.spec.budget
@@ -107,6 +125,8 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
             node_class.spec.cost_per_hour.get(pool.spec.provider.type)
             for node_class, pool in product(classes, pools)
         } - {None}
+        if classes and pools and not prices and all(pool.spec.budget for pool in pools):
+            yield "I-20", f"{change.key.name} pays for {kind} in {cluster}, whose price is unknown"
         if prices and micros not in {int(Decimal(str(price)) * 1_000_000) for price in prices}:
             yield (
                 "I-22",
@@ -213,12 +233,7 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
                 f" micro-dollars per hour, which exceeds the limit {limit} in {MONTH_HOURS} hours"
             ),
         )
-    now = parse_timestamp(status.as_of)
-    due = (
-        status.spent_micros * HOUR_US
-        + status.remainder
-        + status.committed_micros * _microseconds(_month_end(now) - now)
-    )
+    due = _projected_parts(status)
     if due > limit * HOUR_US:
         yield (
             "I-20",
@@ -227,6 +242,17 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
                 f" but the limit is {limit}"
             ),
         )
+
+
+def _projected_parts(status: LedgerStatus) -> int:
+    now = parse_timestamp(status.as_of)
+    until_month_end = status.committed_micros * _microseconds(_month_end(now) - now)
+    return status.spent_micros * HOUR_US + status.remainder + until_month_end
+
+
+def projected_micros(status: LedgerStatus) -> int:
+    """Micro-dollars that the ledger will have spent at the end of its month."""
+    return _projected_parts(status) // HOUR_US
 
 
 def _month_end(at: datetime) -> datetime:

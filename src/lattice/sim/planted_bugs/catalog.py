@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lattice.sim.planted_bugs import binding, lifecycle, money, writes
+from lattice.sim.planted_bugs import binding, lifecycle, money, purchases, writes
 
 
 @dataclass(frozen=True)
@@ -172,4 +172,53 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     ),
     "mute": PlantedBug("an unschedulable workload gets no reason", ("I-34",), lifecycle.mute),
     "surplus-kept": PlantedBug("surplus replicas are not stopped", ("I-32",), lifecycle.surplus_kept),
+    "bought-while-coming": PlantedBug(
+        "remediation ignores the machines that are being created",
+        ("I-42",),
+        purchases.buys_while_one_is_coming,
+    ),
+    "machine-per-replica": PlantedBug(
+        "remediation buys a machine for every waiting replica", ("I-42",), purchases.machine_per_replica
+    ),
+    "surge-machine-kept": PlantedBug(
+        "machines that were needed for a moment stay", ("I-42",), purchases.surge_machine_kept
+    ),
+    "wrong-lot": PlantedBug(
+        "a ledger releases a machine of another class", ("I-22", "I-43"), purchases.wrong_lot_released
+    ),
+    "refunded-twice": PlantedBug(
+        "a ledger releases the charge of a removed machine twice", ("I-22",), purchases.refunded_twice
+    ),
+    "never-refunded": PlantedBug(
+        "a ledger pays for machines that are gone", ("I-43",), purchases.never_refunded
+    ),
+    "first-price": PlantedBug(
+        "machines are charged at the first price of their class", ("I-22",), purchases.first_price_for_ever
+    ),
+    "headroom-of-the-lowest-price": PlantedBug(
+        "the headroom of a budget counts machines at the lowest price of their class",
+        ("I-20",),
+        purchases.headroom_from_lowest_price,
+    ),
+    "unknown-price-is-free": PlantedBug(
+        "a class without a price costs nothing", ("I-20",), purchases.unknown_price_is_free
+    ),
+    "budget-never-exceeded": PlantedBug(
+        "the condition BudgetExceeded is never True", ("I-43",), purchases.budget_never_exceeded
+    ),
+    "first-cost-shown": PlantedBug(
+        "the status of a cluster shows its first cost", ("I-43",), purchases.first_cost_shown
+    ),
+    "promise-believed": PlantedBug(
+        "placement ignores what real machines offer", ("I-41",), purchases.promise_believed
+    ),
+    "report-forgotten": PlantedBug(
+        "what machines offered is forgotten with them", ("I-41",), purchases.report_forgotten
+    ),
+    "repriced-without-accruing": PlantedBug(
+        "a new price also counts for the time before", ("I-22",), purchases.repriced_without_accruing
+    ),
+    "price-rise-refused": PlantedBug(
+        "ledgers ignore prices that rise", ("I-43",), purchases.price_rise_refused
+    ),
 }

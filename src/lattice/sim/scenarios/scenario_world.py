@@ -402,10 +402,16 @@ OPTIONS = {
     "priority": ScenarioOption(
         "5", ("service", "workload"), lambda value: {"priority": parse_int("priority", value)}
     ),
-    "group": ScenarioOption("crew:3", ("workload",), lambda value: {"group": _parse_group(value)}),
+    "group": ScenarioOption("crew:3", ("service", "workload"), lambda value: {"group": _parse_group(value)}),
     "state": ScenarioOption("Stopped", ("workload",), lambda value: {"desiredState": value}),
     "pools": ScenarioOption(
         "east", ("service",), lambda value: {"placement": {"pools": {"matchLabels": {"region": value}}}}
+    ),
+    "near": ScenarioOption(
+        "db:node", ("service",), lambda value: {"affinity": {"workload": _parse_term("near", value)}}
+    ),
+    "apart": ScenarioOption(
+        "db:node", ("service",), lambda value: {"affinity": {"antiWorkload": _parse_term("apart", value)}}
     ),
     "port": ScenarioOption("yes", ("service",), lambda value: {"port": True}),
 }
@@ -426,6 +432,17 @@ def _parse_group(value: str) -> dict[str, Any]:
             fix="write the option as group=crew:3",
         )
     return {"name": name, "minMember": parse_int("group", min_member)}
+
+
+def _parse_term(option: str, value: str) -> dict[str, Any]:
+    """Required affinity terms with one term: a service and a topology key."""
+    service, colon, key = value.partition(":")
+    if not service or not colon:
+        raise Malformed(
+            f"{option}={value}: expected a service and a topology key",
+            fix=f"write the option as {option}=db:node",
+        )
+    return {"required": [{"service": service, "topologyKey": key}]}
 
 
 def parse_int(name: str, value: str) -> int:

@@ -90,6 +90,10 @@ class CloudClient:
     process: Process
     net: Network
     name: str = "fake"
+    creates_machines: bool = True
+
+    async def runtimes(self) -> frozenset[str] | None:
+        return await self.cloud.provider.runtimes()
 
     async def available_capacity(self) -> AvailableCapacity:
         reply: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)

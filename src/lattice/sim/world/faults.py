@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from lattice.agent.host.runtime_protocol import Failure
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.kinds.node_class import MachineSize
 from lattice.scheduling.cycle.profile import BindingModeName
 from lattice.sim.world.machines import SimMachine
+from lattice.sim.world.recording_client import Client
 from lattice.sim.world.servers import ServerHost
 from lattice.sim.world.store import STORE_HOST as STORE
 from lattice.sim.world.store import run_synchronously
+from lattice.sim.world.user_actions import NODE_CLASSES
 from lattice.sim.world.world import World, WorldConfig
 
 BINDING_MODES: tuple[BindingModeName, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
@@ -28,10 +31,14 @@ HOUR_S = 3600.0
 # Additional latency of a slow machine in both directions, and the time for which the machine is slow before a cut.
 SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S = (3.0, 9.0)
 MAX_WATCH_STALL_S = 7.0
+# Longer than the cloud needs for a machine, and placement for the next attempt.
+PURCHASE_S = 30.0
+ALL_RUNTIMES = ("container", "process")
+UNEXPECTED_TAINT_KEY = "sim.lattice.dev/not-in-the-class"
 FAULT_KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
-    "crash", "crash agent",
+    "crash", "crash agent", "machine differs", "class change", "price unknown",
 )  # fmt: skip
 # Faults that are active without a break while faults are injected; a wrong clock rate lasts for the whole
 # run.
@@ -148,7 +155,13 @@ class FaultInjector:
             "capacity": self._capacity,
             "crash": self._crash,
             "crash agent": self._crash_agent,
+            "machine differs": self._machine_differs,
+            "class change": self._change_class,
+            "price unknown": self._forget_price,
         }
+        # Classes that a fault has changed; they are applied again after the faults.
+        self.changed_classes: set[str] = set()
+        self._provisioning: Client | None = None
 
     async def run(self) -> None:
         kinds = [kind for kind in self.fault_plan.kinds if kind not in PERMANENT_FAULTS]
@@ -470,6 +483,69 @@ class FaultInjector:
             machine.start_agent()
 
         self._heal_later(seconds, heal)
+
+    def _machine_differs(self, seconds: float) -> None:
+        """Let the cloud deliver machines of one class with less than the class promises, for longer than a
+        purchase takes. When the fault ends, the machines offer what their class promises."""
+        node_class, world, differing = self.rng.choice(sorted(NODE_CLASSES)), self.world, list[SimMachine]()
+        difference = self.rng.choice(
+            ("an eighth of the memory", "an eighth of the cores", "no process runtime", "a taint")
+        )
+        world.log_fault(
+            f"machines of class {node_class} come with {difference} for {PURCHASE_S + seconds:.1f} s"
+        )
+
+        def differ(machine: SimMachine) -> None:
+            differing.append(machine)
+            size = machine.full_size
+            match difference:
+                case "an eighth of the memory":
+                    machine.size = size._replace(memory=size.memory // 8)
+                case "an eighth of the cores":
+                    machine.size = size._replace(millicores=size.millicores // 8)
+                case "no process runtime":
+                    machine.runtimes = ("container",)
+                case _:
+                    taint = {"key": UNEXPECTED_TAINT_KEY, "effect": "NoSchedule"}
+                    self._patch("latticenodes", machine.name, {"spec": {"taints": [taint]}})
+
+        world.machine_differences[node_class] = differ
+
+        def heal() -> None:
+            if world.machine_differences.get(node_class) is differ:
+                del world.machine_differences[node_class]
+            for machine in differing:
+                machine.size, machine.runtimes = machine.full_size, ALL_RUNTIMES
+                machine.kill_agent()
+                machine.start_agent()
+                if difference == "a taint":
+                    self._patch("latticenodes", machine.name, {"spec": {"taints": []}})
+            # Users that repair their machines change the class.
+            self.changed_classes.add(node_class)
+
+        self._heal_later(PURCHASE_S + seconds, heal)
+
+    def _change_class(self, _: float) -> None:
+        """Change the size of a class; the machines that exist keep theirs."""
+        name = self.rng.choice(sorted(NODE_CLASSES))
+        cores, memory, _price = NODE_CLASSES[name]
+        factor = self.rng.choice((0.5, 1, 2))
+        self.changed_classes.add(name)
+        self.world.log_fault(f"class {name} has {memory * factor:g} GiB from now on")
+        resources = {"cores": cores, "memoryGi": memory * factor, "storageGi": 10}
+        self._patch("latticenodeclasses", name, {"spec": {"resources": resources}}, "")
+
+    def _forget_price(self, _: float) -> None:
+        """Remove the price of a class."""
+        name = self.rng.choice(sorted(NODE_CLASSES))
+        self.changed_classes.add(name)
+        self.world.log_fault(f"the price of class {name} is unknown from now on")
+        self._patch("latticenodeclasses", name, {"spec": {"costPerHour": {"fake": None}}}, "")
+
+    def _patch(self, kind: str, name: str, body: dict[str, Any], namespace: str = "default") -> None:
+        if self._provisioning is None:
+            self._provisioning = self.world.client("provisioning")
+        self.world.loop.spawn(None, self._provisioning.patch(kind, name, body, namespace))
 
 
 def draw_behaviour(rng: random.Random) -> Behaviour:

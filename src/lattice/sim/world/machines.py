@@ -116,6 +116,9 @@ class SimMachine:
     ) -> None:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
         self.full_size = size
+        # What the agent reports beside the size.
+        self.runtimes: tuple[str, ...] = ("container", "process")
+        self.ports = (20000, 20199)
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.ground = Ground(clock, self.rng)
         # Behaviour of containers without a fault.
@@ -174,9 +177,7 @@ class SimMachine:
         addresses = [host.address for host in self.world.hosts]
         self.rng.shuffle(addresses)
         capacity = {"cpu": self.size.millicores, "memory": self.size.memory, "storage": self.size.storage}
-        info = MachineInfo(
-            capacity, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
-        )
+        info = MachineInfo(capacity, self.runtimes, self.ports, addresses=[("InternalIP", self.address)])
         agent = Agent(
             executor,
             SimTransport(self, process),

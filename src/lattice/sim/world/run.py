@@ -17,7 +17,15 @@ from lattice.sim.world.faults import FaultInjector, FaultPlan, draw_behaviour
 from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.recording_client import Client
 from lattice.sim.world.settings import KILL_GRACE_S
-from lattice.sim.world.user_actions import POOL_CLASSES, POOL_LABELS, Churn, apply_supply, pool_body
+from lattice.sim.world.user_actions import (
+    NODE_CLASSES,
+    POOL_CLASSES,
+    POOL_LABELS,
+    Churn,
+    apply_supply,
+    node_class_body,
+    pool_body,
+)
 from lattice.sim.world.world import World
 from lattice.store.cache import Cache
 
@@ -140,6 +148,7 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     injector.heal_all()
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
+    await _restore_classes(world, clients[0], injector.changed_classes)
     await _add_capacity(world, clients[0])
     await world.sleep_until(run.duration.faults_end + RETRY_FAILED_AFTER_S)
     # Workloads that used up their attempts are retried once.
@@ -204,6 +213,14 @@ async def _add_capacity(world: World, client: Client) -> None:
             if await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}}):
                 break
             await asyncio.sleep(0.5)
+
+
+async def _restore_classes(world: World, client: Client, names: set[str]) -> None:
+    """Apply the classes that faults have changed with another label, as a repair by a user does, so that
+    what earlier machines offered no longer counts."""
+    for name in sorted(names):
+        body = node_class_body(*NODE_CLASSES[name], {"size": name, "repaired": "yes"})
+        await _retry_until_answered(client.apply, "latticenodeclasses", name, body, "")
 
 
 async def _retry_until_answered(request: Any, *arguments: Any) -> None:

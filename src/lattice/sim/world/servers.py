@@ -64,7 +64,7 @@ def authority() -> CertificateAuthority:
 class DiscardingPoster:
     """A webhook client that discards every delivery."""
 
-    async def post(self, url: str, body: Any, timeout: float) -> None:
+    async def post(self, url: str, body: Any, timeout: float, signing_key: bytes = b"") -> None:
         return None
 
 

@@ -40,7 +40,10 @@ class SimTimeouts:
     )
     grace_periods: GracePeriods = field(
         default_factory=lambda: GracePeriods(
-            missing=6.0, start=30.0, stop=15.0, retry=RetryPolicy(RETRY_FIRST_S, RETRY_MAX_S, 5, STEADY_RUN_S)
+            missing=6.0,
+            start=30.0,
+            stop=15.0,
+            retry=RetryPolicy(RETRY_FIRST_S, RETRY_MAX_S, 5, STEADY_RUN_S, service_max_backoff=RETRY_MAX_S),
         )
     )
 

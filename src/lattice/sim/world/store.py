@@ -256,6 +256,10 @@ class StoreClient:
         )
         return page
 
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        count: int = await self._request(lambda: self.store.count(resource, namespace))
+        return count
+
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)
 

@@ -76,6 +76,8 @@ class World:
         self.heartbeats: list[tuple[float, str]] = []
         self.other_messages: list[tuple[float, str]] = []
         self.store_clients: list[StoreClient] = []
+        # By node class: changes a new machine of the cloud before its agent starts.
+        self.machine_differences: dict[str, Callable[[SimMachine], None]] = {}
         # Removed machines; the checker reads their history.
         self.removed_machines: list[SimMachine] = []
         provider = FakeProvider(self.true_clock, latency_s=0.8)
@@ -142,9 +144,11 @@ class World:
                 # A healed connection delivers the missed changes.
                 host.server.store.on_healed()
 
-    def add_machine(self, name: str, size: MachineSize, token: str) -> SimMachine:
+    def add_machine(self, name: str, size: MachineSize, token: str, node_class: str = "") -> SimMachine:
         machine = self.machines[name] = SimMachine(self, name, size, token, self._new_clock())
         self.configure_machine(machine)
+        if node_class in self.machine_differences:
+            self.machine_differences[node_class](machine)
         machine.start_agent()
         return machine
 
@@ -180,7 +184,7 @@ class World:
             existing.token = machine.token or existing.token
             existing.restore_power()
             return
-        self.add_machine(machine.node, machine.size, machine.token)
+        self.add_machine(machine.node, machine.size, machine.token, machine.node_class)
         self.cloud.record_change(machine, 1)
 
     def machine_removed(self, node: str) -> None:

@@ -22,6 +22,7 @@ from lattice.store.etcd.client import (
 from lattice.store.etcd.watch import CatchUpHistory, KeyLayout, WatchStream
 from lattice.store.protocol import (
     ABSENT,
+    MAX_COMMIT_BYTES,
     REQUEST_ID_TTL_S,
     Check,
     Entry,
@@ -126,14 +127,7 @@ class EtcdStore:
         after: str = "",
         revision: int = 0,
     ) -> Page:
-        start = self._keys.resource_key(resource)
-        if namespace is None:
-            low, high = start, start[:-1] + b"0"
-        else:
-            low, high = start + f"{namespace}/".encode(), start + f"{namespace}0".encode()
-        # The NUL byte makes the bound exclusive, so that the list begins after `after` and skips the progress
-        # marker.
-        low = max(low, start + after.encode()) + b"\0"
+        low, high = self._bounds(resource, namespace, after)
         # Without a requested revision, a compaction between two pages only means another attempt.
         for _ in range(3):
             try:
@@ -144,6 +138,22 @@ class EtcdStore:
             except RevisionTooNew:
                 raise future_revision_error(revision, await self.revision()) from None
         raise Unavailable("etcd was compacted during the list", fix="compact less often")
+
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        low, high = self._bounds(resource, namespace)
+        response = await self._range(pb.RangeRequest(key=low, range_end=high, count_only=True))
+        return int(response.count)
+
+    def _bounds(self, resource: str, namespace: str | None, after: str = "") -> tuple[bytes, bytes]:
+        """The keys between which all objects after path `after` of a namespace, or of all namespaces, are."""
+        start = self._keys.resource_key(resource)
+        if namespace is None:
+            low, high = start, start[:-1] + b"0"
+        else:
+            low, high = start + f"{namespace}/".encode(), start + f"{namespace}0".encode()
+        # The NUL byte makes the bound exclusive, so that the list begins after `after` and skips the progress
+        # marker.
+        return max(low, start + after.encode()) + b"\0", high
 
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)
@@ -181,7 +191,7 @@ class EtcdStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_COMMIT_BYTES, "the etcd store")
         try:
             response = await self._commit(writes, checks, fence, request_id)
         # After a restore or a pause of etcd, the lease of the request ids may be gone. Nothing was written:

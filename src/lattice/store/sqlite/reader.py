@@ -71,9 +71,32 @@ def list_at(db: apsw.Connection, scope: ListRange) -> Page:
     entries = _current(db, scope, list_revision, max_rows)
     if list_revision < newest:
         # An older revision also has the rows that later commits replaced or deleted.
-        entries = sorted(entries + _replaced(db, scope, list_revision), key=lambda entry: entry.key.path)
+        # Return the rows of a revision that later commits replaced or deleted. The first later change of a
+        # row holds its value at the revision.
+        rows = db.execute(
+            "SELECT path, previous_value, previous_revision FROM log"
+            " WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
+            (scope.resource, (list_revision + 1) << LOG_POSITION_BITS, scope.low, scope.high),
+        )
+        replaced: dict[str, Entry | None] = {}
+        for path, value, revision in rows:
+            if path not in replaced:
+                # Without a previous revision, a later commit created the object.
+                replaced[path] = (
+                    None if revision is None else Entry(_key(scope.resource, path), value, revision)
+                )
+        entries = sorted(
+            entries + [entry for entry in replaced.values() if entry is not None],
+            key=lambda entry: entry.key.path,
+        )
     size = scope.limit or len(entries)
     return Page(entries[:size], list_revision, len(entries) > size)
+
+
+def count_rows(db: apsw.Connection, resource: str, low: str, high: str) -> int:
+    """Return the number of rows of a resource with paths after `low` and before `high`."""
+    query = "SELECT count(*) FROM objects WHERE resource = ? AND path > ? AND path < ?"
+    return int(next(iter(db.execute(query, (resource, low, high))))[0])
 
 
 def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: int) -> list[Entry]:
@@ -84,22 +107,6 @@ def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: i
         (scope.resource, scope.low, scope.high, list_revision, limit),
     )
     return [Entry(_key(scope.resource, path), value, revision) for path, value, revision in rows]
-
-
-def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list[Entry]:
-    """Return the rows of a revision that later commits replaced or deleted. The first later change of a row
-    holds its value at the revision."""
-    rows = db.execute(
-        "SELECT path, previous_value, previous_revision FROM log"
-        " WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
-        (scope.resource, (list_revision + 1) << LOG_POSITION_BITS, scope.low, scope.high),
-    )
-    replaced: dict[str, Entry | None] = {}
-    for path, value, revision in rows:
-        if path not in replaced:
-            # Without a previous revision, a later commit created the object.
-            replaced[path] = None if revision is None else Entry(_key(scope.resource, path), value, revision)
-    return [entry for entry in replaced.values() if entry is not None]
 
 
 def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[Batch], int]:

@@ -15,6 +15,7 @@ import apsw
 from lattice.clock import Clock
 from lattice.errors import Conflict, LatticeError
 from lattice.store.protocol import (
+    MAX_EMBEDDED_COMMIT_BYTES,
     Batch,
     Check,
     Entry,
@@ -28,7 +29,15 @@ from lattice.store.protocol import (
     future_watch_error,
     validate_commit,
 )
-from lattice.store.sqlite.reader import ListRange, list_at, list_inline, log_after, revision_bounds, snapshot
+from lattice.store.sqlite.reader import (
+    ListRange,
+    count_rows,
+    list_at,
+    list_inline,
+    log_after,
+    revision_bounds,
+    snapshot,
+)
 from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Writer, WriterState, end_process
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
@@ -122,12 +131,16 @@ class SqliteStore:
         after: str = "",
         revision: int = 0,
     ) -> Page:
-        # "0" is the character after "/".
-        low, high = ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")
+        low, high = _bounds(namespace)
         list_range = ListRange(resource, max(low, after), high, limit, revision)
         if page := snapshot(self._inline_db, lambda db: list_inline(db, list_range)):
             return page
         return await self._read_in_thread(lambda db: list_at(db, list_range))
+
+    async def count(self, resource: str, namespace: str | None = None) -> int:
+        low, high = _bounds(namespace)
+        # On a thread: the count visits every row of the range.
+        return await self._read_in_thread(lambda db: count_rows(db, resource, low, high))
 
     async def watch(self, resource: str, after: int) -> Watch:
         # An empty store is at revision 1.
@@ -147,7 +160,7 @@ class SqliteStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        validate_commit(writes, checks)
+        validate_commit(writes, checks, MAX_EMBEDDED_COMMIT_BYTES, "the SQLite store")
         return await self._writer.submit(CommitJob(_future(), writes, checks, fence, request_id))
 
     async def revision(self) -> int:
@@ -295,3 +308,9 @@ def _reader(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     db.execute("PRAGMA query_only = ON")
     return db
+
+
+def _bounds(namespace: str | None) -> tuple[str, str]:
+    """The paths between which all objects of a namespace, or of all namespaces, are."""
+    # "0" is the character after "/".
+    return ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")

@@ -208,7 +208,14 @@ class Writer:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._resolve_jobs, group, outcomes)
         if self._wal_pages > CHECKPOINT_PAGES:
-            self._checkpoint()
+            try:
+                # Passive: the writer does not wait for readers, and a later checkpoint does the rest.
+                self._state.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._wal_pages = 0
+            except apsw.Error as error:
+                # Without space, the write-ahead log grows until a later checkpoint; a failing disk ends the
+                # process.
+                self._translate_error(error)
         return go_on
 
     def _next_group(self) -> tuple[list[Job], bool]:
@@ -314,16 +321,6 @@ class Writer:
         removed = self._state.db.total_changes() - changes_before
         # A full batch means that more ids may have expired: go on with the next transaction.
         self._next_expiry_at = now if removed == MAX_EXPIRED_IDS_PER_DELETE else now + EXPIRY_INTERVAL_S
-
-    def _checkpoint(self) -> None:
-        try:
-            # Passive: the writer does not wait for readers, and a later checkpoint does the rest.
-            self._state.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._wal_pages = 0
-        except apsw.Error as error:
-            # Without space, the write-ahead log grows until a later checkpoint; a failing disk ends the
-            # process.
-            self._translate_error(error)
 
     def _note_wal(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages

@@ -8,9 +8,14 @@ from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.kinds.constraints import Toleration
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
+from lattice.placement.model.machine_catalog import (
+    fits_empty_machine,
+    matches_gpu_model,
+    missing_runtimes,
+    offers_gpu_model,
+    untolerated_taints,
+)
 from lattice.placement.model.offer import MachineType, Offer
-from lattice.placement.model.replica_quotes import any_type
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
@@ -103,6 +108,86 @@ class ReplicaTooLarge:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeMissing:
+    """Machines of the offer that are large enough lack a runtime that the replica needs."""
+
+    runtimes: frozenset[str]
+    plugin: str = "Available"
+
+    def summary(self) -> str:
+        return f"without {' and '.join(sorted(self.runtimes))} runtime"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        have: set[str] = set()
+        for kind in offer_at(table, row).types:
+            have |= kind.runtimes or frozenset()
+        need = join_sorted(self.runtimes)
+        return Shortfall("runtime of machines", need, join_sorted(have), join_sorted(self.runtimes - have))
+
+
+@dataclass(frozen=True, eq=False)
+class MachinesDiffer:
+    """The classes of the offer promise a machine for the replica, and the real machines are not such."""
+
+    demand: Demand
+    plugin: str = "Available"
+
+    # Demands of equal machine shape share one reason.
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, MachinesDiffer) and value.demand.machine_shape == self.demand.machine_shape
+
+    def __hash__(self) -> int:
+        return hash(("MachinesDiffer", self.demand.machine_shape))
+
+    def summary(self) -> str:
+        return "whose real machines do not accept the replica"
+
+    def detail(self, table: Table, row: int) -> Shortfall:
+        return self.shortfalls(table, row)[0]
+
+    def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
+        """What the replica needs and the real machines have, by class."""
+        demand, offer = self.demand, offer_at(table, row)
+        short: list[Shortfall] = []
+        for kind in offer.types:
+            if kind.promised is None or not fits_empty_machine(demand, kind.promised):
+                continue
+            subject = f"on the real machines of class {kind.name}"
+            for resource, amount in demand.effective_needs.items():
+                have = kind.size.get(resource, 0)
+                if have < amount:
+                    short.append(
+                        Shortfall(
+                            f"{resource} {subject}",
+                            format_amount(resource, amount),
+                            format_amount(resource, have),
+                            format_amount(resource, amount - have),
+                        )
+                    )
+            if not matches_gpu_model(demand, kind):
+                model = kind.gpu_model or "another model"
+                short.append(Shortfall(f"gpu model {subject}", demand.gpu_model, model, demand.gpu_model))
+            if missing := missing_runtimes(demand, kind):
+                have_runtimes = join_sorted(kind.runtimes or ())
+                short.append(
+                    Shortfall(
+                        f"runtime {subject}",
+                        join_sorted(demand.runtimes),
+                        have_runtimes,
+                        join_sorted(missing),
+                    )
+                )
+        for refusal in demand.refusals:
+            if refusal.offer == offer.name:
+                need = refusal.need or "a machine that accepts the replica"
+                have_text = refusal.have or "an empty machine that did not accept it"
+                short.append(
+                    Shortfall(f"on the real machines of class {refusal.node_class}", need, have_text, need)
+                )
+        return short
+
+
 def _size_shortfalls(demand: Demand, offer: Offer) -> Iterator[Shortfall]:
     for resource, amount in demand.effective_needs.items():
         largest = max((machine_type.size.get(resource, 0) for machine_type in offer.types), default=amount)
@@ -159,16 +244,27 @@ class Available:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        can_host = fleet_of(rows).quotes.machine_fit(ask.demand).can_host
+        quotes = fleet_of(rows).quotes
+        fit, hosts = quotes.machine_fit(ask.demand), quotes.hosts(ask.demand)
         hints = fleet_of(rows).table.reopen_hints
         closed: dict[Reason, Flags] = {
             OfferClosed(hint): offer_mask(rows, ("closed", hint), _has_reopen_hint(hint)) for hint in hints
         }
-        return {
+        rejections: dict[Reason, Flags] = {
             **closed,
             OfferClosed(LOST_OFFER_HINT): rows.column("lost").copy(),
-            ReplicaTooLarge(ask.demand): ~select_rows(rows, any_type(can_host)),
         }
+        too_large = ~hosts
+        if fit.lacks_only_promise is not None:
+            differing = fit.lacks_only_promise & too_large
+            rejections[MachinesDiffer(ask.demand)] = select_rows(rows, differing).copy()
+            too_large &= ~differing
+        if fit.lacks_only_runtime is not None:
+            without_runtime = fit.lacks_only_runtime & too_large
+            rejections[RuntimeMissing(ask.demand.runtimes)] = select_rows(rows, without_runtime).copy()
+            too_large &= ~without_runtime
+        rejections[ReplicaTooLarge(ask.demand)] = select_rows(rows, too_large).copy()
+        return rejections
 
 
 def _has_reopen_hint(hint: str) -> Callable[[Offer], bool]:

@@ -43,9 +43,14 @@ class OverBudget:
 
 def exceeded_budgets(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[Shortfall]:
     """The shortfall of every budget that the next purchase would exceed."""
+    return [_short(fleet, ledger, need) for ledger, need in exceeding_ledgers(ask, fleet, row)]
+
+
+def exceeding_ledgers(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[tuple[str, int]]:
+    """The ledgers that the next purchase would exceed, with its rate in micro-dollars per hour."""
     need = min_purchase_rate(ask, fleet, row)
     return [
-        _short(fleet, ledger, need)
+        (ledger, need)
         for ledger in fleet.ledgers.paying_for(row, ask.overflow_source)
         if need and fleet.ledgers.commit_cap(ledger) - fleet.ledgers.committed[ledger] < need
     ]

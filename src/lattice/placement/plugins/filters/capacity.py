@@ -11,7 +11,7 @@ from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import offers_gpu_model
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, select_rows
+from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, join_shortfall, select_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,18 @@ class InsufficientCapacity:
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
-            Shortfall("capacity", "1 more machine", "none", "1")
-        ]
+        offer = fleet_of(table).offers[row]
+        # Affinity may admit only machines and clusters that exist; a cluster may claim a joined machine.
+        near = [term for term in self.ask.demand.near_terms if term.is_local]
+        if offer.is_manual and not any(term.key == "node" for term in near):
+            return [join_shortfall(self.ask.demand, offer)]
+        limits = list(exceeded_limits(self.ask, fleet_of(table), row))
+        if limits and not offer.is_manual:
+            return limits
+        if near:
+            subject = f"a {near[0].key} with {near[0].text} that takes one more replica"
+            return [Shortfall(subject, "1", "none", "1")]
+        return [Shortfall("capacity", "1 more machine", "none", "1")]
 
 
 def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
@@ -71,7 +80,18 @@ def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfa
     unreserved = fleet.groups.unreserved_nodes_left(row)
     if free["nodes"] < count:
         yield _count_shortfall("nodes", count, free["nodes"], f" of {offer.limits.nodes:,}")
-    elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and unreserved < count:
+    elif fleet.groups.is_reserved_for_others(demand, row) and (
+        short := fleet.groups.unreserved_shortfall(demand, row)
+    ):
+        name, amount, available = short
+        reserved = format_amount(name, offer.reserved_amounts[name])
+        yield Shortfall(
+            name,
+            format_amount(name, amount),
+            f"{format_amount(name, max(0, available))} of {format_amount(name, offer.capacity(name))}, {reserved} reserved",
+            format_amount(name, amount - max(0, available)),
+        )
+    elif offer.has_reserve and not demand.may_use_reserve(offer.name) and unreserved < count:
         yield _count_shortfall(
             "nodes",
             count,

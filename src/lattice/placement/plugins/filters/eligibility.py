@@ -5,6 +5,7 @@ import numpy as np
 from lattice.engine.table import Flags
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.plugins.filters.affinity import Affinity
 from lattice.placement.plugins.filters.available import Available
 from lattice.placement.plugins.filters.capabilities import Capabilities
 from lattice.placement.plugins.filters.compliance import Compliance
@@ -13,7 +14,15 @@ from lattice.placement.plugins.filters.pool_selector import PoolSelector
 from lattice.placement.plugins.filters.region import Region
 from lattice.placement.plugins.filters.residency import Residency
 
-ELIGIBILITY_FILTERS = (Available(), PoolSelector(), Compliance(), Capabilities(), Residency(), Latency())
+ELIGIBILITY_FILTERS = (
+    Available(),
+    PoolSelector(),
+    Compliance(),
+    Capabilities(),
+    Residency(),
+    Latency(),
+    Affinity(ignores_own_replicas=True),
+)
 
 
 def eligible_offers(ask: ReplicaAsk, fleet: Fleet) -> Flags:

@@ -13,13 +13,17 @@ from lattice.placement.plugins.rejection_reasons import FixedReason, fleet_of
 
 @dataclass(frozen=True, slots=True)
 class LatencyExceeded:
-    """The nearest replica of the dependency is too far from the offer, or the round trip is unknown."""
+    """The nearest replica of the dependency is too far from the offer, or the round trip to every replica is
+    unknown."""
 
     requirement: Requirement
     service: str
+    is_unknown: bool = False
     plugin: str = "Latency"
 
     def summary(self) -> str:
+        if self.is_unknown:
+            return f"without a known latency to {self.requirement.value}"
         return f"more than {self.requirement.amount} ms from {self.requirement.value}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
@@ -62,9 +66,11 @@ class Latency:
             service = targets[requirement.value]
             target_rows = sorted(set(fleet.replicas.offer_rows(service)))
             if target_rows:
-                rejections[LatencyExceeded(requirement, service)] = (
-                    fleet.ms_to_nearest(target_rows) > requirement.amount
-                )
+                too_far = fleet.ms_to_nearest(target_rows) > requirement.amount
+                unknown = fleet.has_unknown_rtt(target_rows)
+                rejections[LatencyExceeded(requirement, service)] = too_far & ~unknown
+                if unknown.any():
+                    rejections[LatencyExceeded(requirement, service, is_unknown=True)] = unknown
             # If the dependency is the service itself, its first replica has no other replica to be near to.
             elif "dependencies" not in ask.demand.ignored_limits and service != ask.demand.name:
                 summary = f"waiting for {requirement.value}, which is not placed"

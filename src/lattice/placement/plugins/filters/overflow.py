@@ -102,10 +102,12 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
         for name in used:
             used[name] += cluster.used[name]
     limits = {"cpu": offer.limits.millicores, "memory": offer.limits.memory}
-    # Limits shrink in proportion to the machines that count.
-    usable = {
-        name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
-    }
+    # Without the reserve, limits shrink by the reserved machines or by the reserved amount.
+    usable = {}
+    for name, limit in limits.items():
+        if 0 < limit < 1 << 60:
+            reserved = 0 if includes_reserve else offer.reserved_amounts.get(name, 0)
+            usable[name] = min(limit * nodes // offer.limits.nodes, limit - reserved)
     if not usable:
         counts, used_nodes = fleet.machines.replica_counts, 0
         for cluster in fleet.inventory.clusters_by_offer[row].values():
@@ -121,7 +123,8 @@ def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
     if not overflow_rows or "overflow" in ask.demand.ignored_limits:
         return []
     eligible = eligible_offers_in_region(ask, fleet)
-    return sorted((row for row in overflow_rows if eligible[row]), key=lambda row: fleet.offers[row].name)
+    # Rows are in tie order.
+    return [row for row in overflow_rows if eligible[row]]
 
 
 def _is_triggered(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
@@ -166,7 +169,7 @@ class Overflow:
         candidates = overflow_candidates(ask, fleet)
         if not candidates:
             return {}
-        # Of several data centers, the first by name gives the reason.
+        # Of several data centers, the first in tie order gives the reason.
         static, overflow = fleet.offers[candidates[0]].name, fleet.offers[candidates[0]].overflow
         is_enabled = overflow is not None and overflow.enabled
         closed = OverflowClosed(

@@ -10,22 +10,9 @@ from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk, Requirement
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.offer import Offer
+from lattice.placement.model.offer import domain_of
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.rejection_reasons import fleet_of
-
-
-def domain_of(offer: Offer, key: str) -> str:
-    """The domain of the offer by the topology key."""
-    match key:
-        case "region":
-            return offer.region
-        case "zone":
-            # Zone names repeat between regions.
-            return f"{offer.region}/{offer.place.zone}"
-        case "provider":
-            return offer.place.provider
-    return offer.name
 
 
 def replicas_by_domain(fleet: Fleet, service: str, key: str, eligible: Flags) -> dict[str, int]:

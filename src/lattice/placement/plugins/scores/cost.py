@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Flags, Floats, Integers, Rows
+from lattice.engine.table import Flags, Floats, Integers, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.plugins.rejection_reasons import fleet_of
 
-# The most expensive offer still scores above an offer without a known price, which scores 0.
+# Beside an offer without a known price, which scores 0, the most expensive offer scores this much.
 MIN_PRICED_SCORE = 0.001
 
 
@@ -21,7 +21,7 @@ class Cost:
     offer scores best."""
 
     name: ClassVar[str] = "Cost"
-    # Scores are relative to the cheapest and the most expensive offer of the table.
+    # Scores are relative to the cheapest and the most expensive candidate.
     scope: ClassVar[Scope] = "table"
     cheapest_first: bool = True
 
@@ -29,25 +29,25 @@ class Cost:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """1 for the cheapest offer that accepts the replica, almost 0 for the most expensive (without
-        `cheapest_first` the other way round); 0 where the offer is lost, its price is unknown or it accepts
-        no replica."""
-        rates, is_lost = fleet_of(rows).quotes.quote_for(ask).rate_per_replica, rows.column("lost")
-        score = cost_scores(rates, is_lost)
-        if self.cheapest_first:
-            return score
-        return np.where(
-            (rates < NO_LIMIT) & ~is_lost, np.float32(1 + MIN_PRICED_SCORE) - score, np.float32(0)
-        ).astype(np.float32)
+        """The score with every row as a candidate."""
+        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_))
+
+    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Floats:
+        """1 for the cheapest candidate, 0 for the most expensive (without `cheapest_first` the other way
+        round), and 0 for a candidate without a known price."""
+        rates = fleet_of(table).quotes.quote_for(ask).rate_per_replica
+        return cost_scores(rates, candidates, cheapest_first=self.cheapest_first)
 
 
-def cost_scores(rates: Integers, is_lost: Flags) -> Floats:
-    """Scores by offer from the price of one replica; NO_LIMIT: the price is unknown, or the offer accepts no
-    replica."""
-    is_priced = (rates < NO_LIMIT) & ~is_lost
+def cost_scores(rates: Integers, candidates: Flags, *, cheapest_first: bool = True) -> Floats:
+    """Scores by offer from the price of one replica; NO_LIMIT: the price is unknown."""
+    is_priced = candidates & (rates < NO_LIMIT)
+    is_unknown = candidates & ~is_priced
     score = np.zeros(len(rates), np.float32)
     if is_priced.any():
         priced = rates[is_priced]
         least, most = int(priced.min()), int(priced.max())
-        score[is_priced] = 1.0 - (priced - least) / max(1, most - least) * (1.0 - MIN_PRICED_SCORE)
+        worse = (priced - least if cheapest_first else most - priced) / max(1, most - least)
+        lowest = MIN_PRICED_SCORE if is_unknown.any() else 0.0
+        score[is_priced] = 1.0 - worse * (1.0 - lowest)
     return score

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from lattice.engine.normalization import Doubles, min_max
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats, Rows
+from lattice.engine.table import Flags, Floats, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
 
@@ -17,22 +18,32 @@ class LeastAllocated:
     best."""
 
     name: ClassVar[str] = "AvailableCapacity"
-    # The score depends on the usage of the offer alone.
-    scope: ClassVar[Scope] = "row"
+    # Scores are relative to the emptiest and the fullest candidate.
+    scope: ClassVar[Scope] = "table"
     least_allocated_first: bool = True
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """The smallest free share of machines, cores and memory, or without `least_allocated_first` 1 minus
-        that share; an offer without limits is entirely free."""
-        free = np.ones(rows.count, np.float32)
-        for resource in ("nodes", "cpu", "memory"):
-            resource_row = rows.table.resource_index[resource]
-            total = rows.total(resource_row)
-            limited = (total > 0) & (total < NO_LIMIT)
-            share = np.divide(rows.free(resource_row), total, out=np.ones(rows.count), where=limited)
-            np.minimum(free, share.astype(np.float32), out=free)
-        free = np.clip(free, 0, 1)
-        return free if self.least_allocated_first else np.float32(1) - free
+        """The score with every row as a candidate."""
+        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_))
+
+    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Floats:
+        """1 for the candidate with the largest free share, 0 for the smallest, or without
+        `least_allocated_first` the other way round."""
+        return min_max(free_shares(table), candidates, largest_first=self.least_allocated_first)
+
+
+def free_shares(table: Table) -> Doubles:
+    """The smallest free share of machines, cores and memory by offer; an offer without limits is entirely
+    free."""
+    free: Doubles = np.ones(table.count)
+    for resource in ("nodes", "cpu", "memory"):
+        index = table.resource_index[resource]
+        total = table.total(index)
+        limited = (total > 0) & (total < NO_LIMIT)
+        np.minimum(
+            free, np.divide(table.free(index), total, out=np.ones(table.count), where=limited), out=free
+        )
+    return np.clip(free, 0, 1)

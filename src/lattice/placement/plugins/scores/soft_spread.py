@@ -9,8 +9,9 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.placement.model.demand import ReplicaAsk
+from lattice.placement.model.offer import domain_of
 from lattice.placement.plugins.filters.eligibility import eligible_offers
-from lattice.placement.plugins.filters.spread import domain_of, replicas_by_domain
+from lattice.placement.plugins.filters.spread import replicas_by_domain
 from lattice.placement.plugins.rejection_reasons import fleet_of
 
 

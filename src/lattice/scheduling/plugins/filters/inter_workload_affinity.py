@@ -68,11 +68,11 @@ class WorkloadAffinity:
         for term in ask.demands.affinity_terms:
             key = term.topology_key
             if rows.domain_count(key):
-                counts = rows.topology_counts(ask.demands.namespace, term.selector)
+                counts = rows.topology_counts(term.namespace or ask.demands.namespace, term.selector)
                 rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
                 # If no placed workload matches and the asking workload matches its own term, the filter
                 # accepts every node with the topology key, because otherwise no workload could be the first.
-                if term.selector.matches(ask.labels) and not counts.by_domain(rows, key).any():
+                if ask.matches_term(term) and not counts.by_domain(rows, key).any():
                     unmet: Flags = np.zeros(rows.count, np.bool_)
                 else:
                     unmet = ~in_occupied_domain(rows, key, counts, default=True)
@@ -139,10 +139,8 @@ class AntiAffinityViolated:
                 if self.is_own_term:
                     conflicts = self.counts.matches(demands.namespace, demands.service, ask.labels)
                 else:
-                    conflicts = (
-                        demands.namespace == self.counts.namespace
-                        and self.term in demands.anti_affinity_terms
-                    )
+                    target = self.term.namespace or demands.namespace
+                    conflicts = target == self.counts.namespace and self.term in demands.anti_affinity_terms
                 conflict_by_shape[ask.shape] = conflicts
             return conflict_by_shape[ask.shape]
 
@@ -166,7 +164,7 @@ class WorkloadAntiAffinity:
         for term in ask.demands.anti_affinity_terms:
             key = term.topology_key
             if rows.domain_count(key):
-                counts = rows.topology_counts(ask.demands.namespace, term.selector)
+                counts = rows.topology_counts(term.namespace or ask.demands.namespace, term.selector)
                 rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
                 reason = AntiAffinityViolated(term, counts=counts, is_own_term=True)
                 rejections[reason] = in_occupied_domain(rows, key, counts)

@@ -26,7 +26,9 @@ class PreferredAffinity:
         0 for a node without the topology key."""
         total = np.zeros(rows.count, np.float32)
         for preference in ask.demands.affinity_preferences:
-            counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
+            counts = rows.topology_counts(
+                preference.term.namespace or ask.demands.namespace, preference.term.selector
+            )
             in_domain = counts_per_node(rows, preference.term.topology_key, counts)
             in_domain /= in_domain + np.float32(1)
             total += np.multiply(in_domain, np.float32(preference.weight), out=in_domain)
@@ -47,7 +49,9 @@ class PreferredAntiAffinity:
         1 for a node without the topology key."""
         total = np.zeros(rows.count, np.float32)
         for preference in ask.demands.anti_affinity_preferences:
-            counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
+            counts = rows.topology_counts(
+                preference.term.namespace or ask.demands.namespace, preference.term.selector
+            )
             in_domain = counts_per_node(rows, preference.term.topology_key, counts)
             in_domain += np.float32(1)
             total += np.divide(np.float32(preference.weight), in_domain, out=in_domain)

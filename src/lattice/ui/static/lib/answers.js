@@ -183,8 +183,11 @@ export function serviceRows({ services, overhead }) {
 
 // One budget as shares of the largest of limit, projection and 30 days at the current rate. The limit is compared with the last of these.
 // Shares: spent, projected for this month, alert, limit, committed.
-export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths, hourlyMicros = 0 }) {
+// `used` is the use of the limit under the rule that binds: the larger of the projection and 30 days at the current rate.
+export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths, hourlyMicros = 0, usedMillionths }) {
   const whole = Math.max(limitMicros ?? 0, projectedMicros, hourlyMicros * MONTH_HOURS, 1);
+  // A server of an earlier version does not state the use.
+  const larger = limitMicros ? Math.max(projectedMicros, hourlyMicros * MONTH_HOURS) / limitMicros : null;
   const alert = limitMicros == null ? null : (limitMicros * alertMillionths) / 1e6;
   return {
     spent: spentMicros / whole,
@@ -192,7 +195,7 @@ export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMill
     alert: alert == null ? null : alert / whole,
     limit: limitMicros == null ? null : limitMicros / whole,
     committed: (hourlyMicros * MONTH_HOURS) / whole,
-    used: limitMicros ? projectedMicros / limitMicros : null,
+    used: usedMillionths == null ? larger : usedMillionths / 1e6,
   };
 }
 

@@ -64,6 +64,10 @@ export const ask = (question, body = {}) => post(`${GROUP}/fleet/${question}`, b
 // Current usage of pools, clusters, nodes, services or budgets.
 export const top = (...of) => get(withQuery(`${GROUP}/top`, { of: of.join(",") }));
 
+// What is wrong now; and why a service or a workload does not run.
+export const problems = () => get(`${GROUP}/problems`);
+export const diagnosis = (of) => get(withQuery(`${GROUP}/diagnosis`, of));
+
 export const signIn = (proof) => post("/ui/session", proof);
 export const signOut = () => remove("/ui/session");
 

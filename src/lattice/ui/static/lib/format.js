@@ -18,6 +18,12 @@ export function money(micros) {
 
 export const hourly = (micros) => (micros == null ? "–" : `${money(micros)}/h`);
 
+// A rate to which machines of unknown price add: a lower bound, or unknown if nothing else does.
+export function atLeast(micros, unpriced, how = money) {
+  if (!unpriced) return how(micros);
+  return micros ? `≥ ${how(micros)}` : "unknown";
+}
+
 // The cost of an hourly price in 30 days.
 export const monthly = (micros) => (micros == null ? "–" : `${money(micros * MONTH_HOURS)} in 30 days`);
 

@@ -63,7 +63,7 @@ const serviceLink = (name) => html`<a href=${href("services", ...name.split("/")
 
 const change = (row) => row.cost.change.hourlyMicros;
 const month = (row) => row.cost.change.projected30DayMicros;
-const hourChange = (row) => changeText(row.cost.change);
+const hourChange = (row) => (row.isPriced === false && !change(row) ? "unknown" : changeText(row.cost.change));
 
 const SERVICES = [
   { name: "name", title: "Service", value: (row) => row.name, cell: named, wide: true },
@@ -71,8 +71,12 @@ const SERVICES = [
   { name: "mark", title: "Change", value: (row) => row.mark, cell: (row) => row.mark && html`<${Mark} mark=${row.mark} />`, wide: true },
   { name: "where", title: "Where", value: (row) => where(row.after), cell: (row) => (row.isEmptyMachines ? "" : moved(row)), wide: true },
   { name: "cost", title: "$/h", value: change, cell: hourChange, end: true },
-  { name: "month", title: "30 days", value: month, cell: (row) => signed(month(row)), end: true, wide: true },
+  { name: "month", title: "30 days", value: month, cell: monthChange, end: true, wide: true },
 ];
+
+function monthChange(row) {
+  return row.isPriced === false && !month(row) ? "unknown" : signed(month(row));
+}
 
 function named(row) {
   return row.isEmptyMachines ? row.name : serviceLink(row.name);
@@ -149,7 +153,7 @@ function leftText({ left, cheapestMachine, isUsedUp }) {
   if (!isUsedUp) return `${hourly(left.hourlyMicros)} left for more machines`;
   const [need, have] = [cheapestMachine.hourlyMicros, left.hourlyMicros];
   const machine = `another machine needs ${hourly(need)}, the budget has ${hourly(have)}, missing ${hourly(need - have)}`;
-  return `${machine}. The limit applies to 30 days at the current rate; the bar covers this calendar month.`;
+  return `${machine}.`;
 }
 
 // A bar with a solid and a light part, and marks: [{ratio, title, of}].

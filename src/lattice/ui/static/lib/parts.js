@@ -118,12 +118,13 @@ export function Bar({ ratio, text = percent(ratio || 0), tone = "", label }) {
 export const Badge = ({ tone = "quiet", children }) => html`<span class="badge" data-tone=${tone}>${children}</span>`;
 
 const TONES = {
-  good: ["Ready", "Running", "Healthy", "Active", "Placed", "Normal", "Ok", "Now", "Available"],
+  good: ["Ready", "Running", "Healthy", "Active", "Placed", "Normal", "Ok", "Now", "Available", "Succeeded"],
   warn: [
-    "Pending", "Starting", "Progressing", "Draining", "Cordoned", "Creating", "Degraded", "NotNow", "OverBudget", "Alert", "Warning",
+    "Pending", "Placing", "Provisioning", "Starting", "Updating", "Deleting", "Draining", "Cordoned", "Creating", "Degraded", "NotNow",
+    "OverBudget", "Alert", "Warning",
     "Scaling",
   ],
-  bad: ["Failed", "NotReady", "Lost", "Unplaceable", "Unschedulable", "Never", "NotHere", "Unknown", "Exceeded", "Unhealthy"],
+  bad: ["Failed", "Down", "NotReady", "Lost", "Unplaceable", "Unschedulable", "Never", "NotHere", "Unknown", "Exceeded", "Unhealthy"],
 };
 export const toneOf = (word) => Object.keys(TONES).find((tone) => TONES[tone].includes(word)) ?? "quiet";
 export const State = ({ word }) => (word ? html`<${Badge} tone=${toneOf(word)}>${word}<//>` : html`<span class="quiet">–</span>`);

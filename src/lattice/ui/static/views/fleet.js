@@ -1,7 +1,8 @@
 // The fleet as a treemap: regions › pools › clusters › nodes. Size is capacity, shade is utilization.
 import { top } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef } from "../lib/dom.js";
-import { bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
+import { atLeast, bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
+import { Wrong } from "../lib/health.js";
 import { useLive } from "../lib/live.js";
 import { Legend, PackedMap } from "../lib/map.js";
 import { Choice, Crumbs, Empty, Figures, Heading, Loading, Problem, useAsked, usePaced } from "../lib/parts.js";
@@ -36,6 +37,7 @@ export default function Fleet({ params, query }) {
     <//>
     <${Problem} error=${error} retry=${again} />
     ${!tree && !error && html`<${Loading} />`}
+    ${!params.length && html`<${Wrong} />`}
     ${here && html`<${Totals} of=${here} /><${Path} params=${params} query=${query} /><${Drawn} here=${here} by=${by} of=${of} />`}
     ${tree && !here && html`<${Empty}>This part of the fleet no longer exists. <a href=${href("fleet")}>See the whole fleet</a>.<//>`}`;
 }
@@ -48,7 +50,10 @@ function Totals({ of }) {
     { title: "Memory requested", value: percent(share(of.memory.asked, of.memory.of)), note: memory },
     { title: "Workloads", value: count(of.workloads) },
   ];
-  if (of.hourly) items.push({ title: "Cost", value: hourly(of.hourly), note: monthly(of.hourly) });
+  if (of.hourly || of.unpriced) {
+    const note = of.unpriced ? "a price is unknown" : monthly(of.hourly);
+    items.push({ title: "Cost", value: atLeast(of.hourly, of.unpriced, hourly), note });
+  }
   return html`<${Figures} items=${items} />`;
 }
 
@@ -90,21 +95,22 @@ function useFollowedFocus(key) {
 // ---- from rows to a tree: pure functions ----
 
 const none = () => ({ used: 0, of: 0, asked: 0 });
-const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, cpu: none(), memory: none() });
+const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, unpriced: 0, cpu: none(), memory: none() });
 
 // {name, children, figures…}: every part with the sums of its children, ready for the map.
 export function fleetTree({ pools, clusters, nodes }, how) {
   const regions = new Map(pools.map((each) => [each.name, each.region]));
   const root = branch("All");
   for (const pool of pools) enter(root, [regionOf(pool, nodes), pool.name]);
-  const costs = new Map(clusters.map((each) => [each.name, each.hourlyMicros ?? 0]));
   for (const node of nodes) {
     const names = [regions.get(node.pool) || node.region || NO_REGION, node.pool || NO_POOL, node.cluster || "no cluster"];
     enter(root, names).inside.set(node.name, leaf(node));
   }
   for (const each of clusters) {
-    const part = root.inside.get(regions.get(each.pool) || each.region || NO_REGION)?.inside.get(each.pool)?.inside.get(each.name);
-    if (part) part.own = costs.get(each.name);
+    // A cluster whose machines are still being made has no nodes, but costs money.
+    const part = enter(root, [regions.get(each.pool) || each.region || NO_REGION, each.pool, each.name]);
+    part.own = each.hourlyMicros ?? 0;
+    part.unknown = each.isPriced === false ? 1 : 0;
   }
   return shown(root, [], how, spareWeight(root, how));
 }
@@ -140,6 +146,7 @@ function shown(part, path, how, spare) {
   if (isFrame(part.name, children)) children[0].parent = parent;
   const total = children.reduce(plus, part.node ? figuresOf(part.node) : nothing());
   total.hourly += part.own ?? 0;
+  total.unpriced += part.unknown ?? 0;
   const amount = total[how.by];
   return {
     ...total,
@@ -164,11 +171,12 @@ function sharedStart(names) {
 }
 
 function figuresOf(node) {
-  return { nodes: 1, ready: node.isReady ? 1 : 0, workloads: node.workloads, hourly: 0, cpu: { ...node.cpu }, memory: { ...node.memory } };
+  const figures = { nodes: 1, ready: node.isReady ? 1 : 0, workloads: node.workloads, cpu: { ...node.cpu }, memory: { ...node.memory } };
+  return { ...nothing(), ...figures };
 }
 
 function plus(total, part) {
-  for (const name of ["nodes", "ready", "workloads", "hourly"]) total[name] += part[name];
+  for (const name of ["nodes", "ready", "workloads", "hourly", "unpriced"]) total[name] += part[name];
   for (const name of ["cpu", "memory"]) for (const what of ["used", "of", "asked"]) total[name][what] += part[name][what] ?? 0;
   return total;
 }

@@ -3,7 +3,7 @@ import { budgetBar, budgetName, committed, monthsOf } from "../lib/answers.js";
 import { ask, get, top, withQuery } from "../lib/api.js";
 import { Stack } from "../lib/chart.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
-import { hourly, money, monthly, percent, plural, span } from "../lib/format.js";
+import { atLeast, hourly, money, monthly, percent, plural, span } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { Outcome, Track, shareOf } from "../lib/outcome.js";
 import { Badge, Bar, Choice, Empty, Figures, Heading, Loading, Problem, State, Table, useAsked, usePaced } from "../lib/parts.js";
@@ -63,12 +63,18 @@ function Totals({ cost, budgets }) {
   const own = budgets.filter((each) => each.kind === "LatticePool" || (each.kind === "CloudInfrastructure" && !each.region));
   const sum = (of) => own.reduce((total, each) => total + each[of], 0);
   return html`<${Figures} items=${[
-    { title: "Now", value: hourly(cost.total.hourlyMicros), note: monthly(cost.total.hourlyMicros) },
+    { title: "Now", value: atLeast(cost.total.hourlyMicros, cost.unpricedMachines, hourly), note: monthly(cost.total.hourlyMicros) },
     { title: "Spent this month", value: money(sum("spentMicros")) },
     { title: "Projected this month", value: money(sum("projectedMicros")) },
-    { title: "Empty machines", value: hourly(cost.overhead.hourlyMicros) },
+    { title: "Machines without replicas", value: hourly(cost.overhead.hourlyMicros), note: idleNote(cost) },
     ...(cost.unplaced.length ? [{ title: "Not counted", value: plural(cost.unplaced.length, "service"), note: "not placed" }] : []),
   ]} />`;
+}
+
+// What the machines without replicas are: empty, being made, leaving.
+function idleNote({ empty, beingMade, leaving }) {
+  const parts = [[empty, "empty"], [beingMade, "being made"], [leaving, "leaving"]].filter(([rate]) => rate?.hourlyMicros);
+  return parts.map(([rate, word]) => `${hourly(rate.hourlyMicros)} ${word}`).join(", ");
 }
 
 const LEGEND = [
@@ -93,9 +99,11 @@ function Budgets({ found }) {
 
 function Budget({ each }) {
   const bar = budgetBar(each);
-  const tone = each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
+  // Red means that the limit refuses a purchase or is exceeded.
+  const tone = each.isRefusing || each.state === "Exceeded" ? "bad" : each.state === "Alert" ? "warn" : "";
   const strict = each.isHard ? "hard" : "soft";
-  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}, ${strict}`;
+  const rule = each.rule ? ` by the ${each.rule}` : "";
+  const limit = each.limitMicros == null ? "no limit" : `${percent(bar.used)} of ${money(each.limitMicros)}${rule}, ${strict}`;
   const text = `${money(each.spentMicros)} spent, ${money(each.projectedMicros)} projected; ${limit}`;
   const left = each.leftHourlyMicros == null ? "" : `; ${hourly(each.leftHourlyMicros)} left for more machines`;
   const held = `committed ${hourly(each.hourlyMicros)}, ${money(committed(each))} in 30 days`;
@@ -107,7 +115,8 @@ function Budget({ each }) {
   const past = monthsOf([each]).map(({ month, micros }) => `${month} ${money(micros)}`).join(", ");
   const label = `${budgetName(each)}: ${text}`;
   return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · ${held}${left}</span>
-      <${State} word=${each.state} /></div>
+      <${State} word=${each.state} />${each.isRefusing && html`<${Badge} tone="bad">refuses a purchase<//>`}</div>
+    ${each.isRefusing && html`<p class="quiet">${each.message}</p>`}
     ${marks && html`<${Track} label=${label} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
     ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Earlier months: ${past}</p>`}</li>`;
 }
@@ -141,10 +150,11 @@ function costColumns(by) {
   const month = (row) => row.projected30DayMicros;
   const empty = { name: "empty", title: "Empty $/h", value: (row) => row.overhead.hourlyMicros, end: true, wide: true };
   const part = (row) => html`<${Bar} ratio=${row.shareMillionths / 1e6} text=${shareOf(row.shareMillionths)} label=${row.name} />`;
+  const rate = (row) => atLeast(row.hourlyMicros, row.unpricedMachines);
   return [
     { name: "name", title: what[0].toUpperCase() + what.slice(1), value: (row) => row.name },
-    { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: (row) => money(row.hourlyMicros), end: true },
-    { name: "month", title: "30 days", value: month, cell: (row) => money(month(row)), end: true },
+    { name: "hour", title: "$/h", value: (row) => row.hourlyMicros, cell: rate, end: true },
+    { name: "month", title: "30 days", value: month, cell: (row) => atLeast(month(row), row.unpricedMachines), end: true },
     { name: "share", title: "Share", value: (row) => row.shareMillionths, cell: part, end: true },
     ...(by === "pool" ? [{ ...empty, cell: (row) => money(row.overhead.hourlyMicros) }] : []),
   ];

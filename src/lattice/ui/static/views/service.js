@@ -4,6 +4,7 @@ import { ask, get, objectPath, withQuery } from "../lib/api.js";
 import { html, useMemo } from "../lib/dom.js";
 import { hourly, monthly, signed } from "../lib/format.js";
 import { Matrix, Scores } from "../lib/grounds.js";
+import { Health } from "../lib/health.js";
 import { useLive, useRows } from "../lib/live.js";
 import { InTheWay } from "../lib/outcome.js";
 import { Ago, Badge, Crumbs, Empty, Figures, Heading, Loading, Problem, State, useAsked, usePaced } from "../lib/parts.js";
@@ -37,6 +38,7 @@ export default function Service({ params: [namespace, name] }) {
   return html`<${Trail} namespace=${namespace} name=${name} />
     <${Head} service=${service.value} why=${why.value} />
     <div class="stack">
+      <${Health} path=${path} />
       ${why.error && html`<${Problem} error=${why.error} retry=${why.again} />`}
       ${!why.value && !why.error && html`<${Loading} what="Loading the decision" />`}
       ${why.value && html`<${Verdict} why=${why.value} />

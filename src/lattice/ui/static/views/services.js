@@ -5,11 +5,15 @@ import { useRows } from "../lib/live.js";
 import { Ago, Badge, Choice, Empty, Figures, Heading, Loading, Search, State, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
 
+// Sorted by severity, not by the alphabet.
+const SEVEREST = [
+  "Failed", "Down", "Degraded", "Placing", "Pending", "Provisioning", "Starting", "Updating", "Deleting", "Running",
+];
 const COLUMNS = [
   { name: "name", title: "Service", value: (row) => row.name },
   { name: "namespace", title: "Namespace", value: (row) => row.namespace, wide: true },
   { name: "ready", title: "Ready", value: (row) => row.ready - row.wanted, cell: health, end: true },
-  { name: "phase", title: "Health", value: (row) => row.phase, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
+  { name: "phase", title: "Health", value: severity, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
   { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: where, wide: true },
   { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
   { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: month, end: true, wide: true },
@@ -19,7 +23,11 @@ const COLUMNS = [
 ];
 const UNPLACED = { unplaced: true };
 const TITLES = { all: "All", waiting: "Waiting", unwell: "Not ready" };
-const SHOWN = { all: () => true, waiting: isWaiting, unwell: (row) => !isWaiting(row) && row.ready < row.wanted };
+const SHOWN = { all: () => true, waiting: isWaiting, unwell: isUnwell };
+
+function severity(row) {
+  return SEVEREST.indexOf(row.phase);
+}
 
 function health(row) {
   const tone = row.ready >= row.wanted ? "good" : row.ready ? "warn" : "bad";
@@ -40,6 +48,11 @@ function month(row) {
 
 function age(row) {
   return html`<${Ago} stamp=${row.created} />`;
+}
+
+// As the server says, or fewer replicas are ready than wanted, whatever the reason; a service that waits counts, too.
+function isUnwell(row) {
+  return ["Degraded", "Down", "Failed"].includes(row.phase) || row.ready < row.wanted;
 }
 
 // The service waits for a pool, or one of its replicas waits for a node.

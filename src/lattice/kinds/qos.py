@@ -1,5 +1,4 @@
-"""The quality-of-service class of a workload, the eviction order by class, and resource fit and utilisation
-in plain numbers."""
+"""The quality-of-service class of a workload, what follows from it on a node, and the eviction order by class."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -10,6 +9,10 @@ from lattice.kinds.workload import WorkloadSpec
 # Too little of a compressible resource slows a workload down; too little of any other resource kills the
 # workload.
 COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})
+# Scores of the kernel's out-of-memory killer: the process with the highest score is killed first.
+GUARANTEED_OOM_SCORE, BEST_EFFORT_OOM_SCORE = -997, 1000
+# A Burstable workload is killed before a Guaranteed one and after a BestEffort one.
+MIN_BURSTABLE_OOM_SCORE, MAX_BURSTABLE_OOM_SCORE = 2, 999
 
 Amounts = dict[str, int]
 
@@ -54,26 +57,35 @@ def is_extended(resource: str) -> bool:
     return resource != "cpu" and resource not in BYTE_RESOURCES and not resource.startswith("hugepages-")
 
 
-def eviction_order(workloads: Iterable[tuple[str, Qos, int]]) -> list[str]:
+def eviction_order(
+    workloads: Iterable[tuple[str, Qos, int]], excess: Mapping[str, int] | None = None
+) -> list[str]:
     """Workload names in eviction order, from (name, class, priority): BestEffort first, Guaranteed last, low
-    priority first."""
-    return [
-        name
-        for name, _, _ in sorted(workloads, key=lambda workload: (-workload[1], workload[2], workload[0]))
-    ]
+    priority first.
+
+    `excess` holds, by name, by how much the usage of a workload exceeds its request. In a class, the workloads
+    over their request come before the others, and of equal priority, the largest excess comes first.
+    """
+    over = excess or {}
+
+    def rank(workload: tuple[str, Qos, int]) -> tuple[int, bool, int, int, str]:
+        name, qos, priority = workload
+        return (-qos, over.get(name, 0) <= 0, priority, -over.get(name, 0), name)
+
+    return [name for name, _, _ in sorted(workloads, key=rank)]
 
 
 def is_compressible(resource: str) -> bool:
     return resource in COMPRESSIBLE
 
 
-def fits(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
-    """Whether a node has the needed amounts free. An exact fit is a fit; a resource that the node does not
-    have counts as 0."""
-    return all(amount <= free.get(name, 0) for name, amount in need.items())
-
-
-def utilisation(used: Mapping[str, int], total: Mapping[str, int]) -> float:
-    """The utilisation of the fullest resource of a node, from 0 to 1."""
-    shares = (used.get(name, 0) / amount for name, amount in total.items() if amount > 0)
-    return min(1.0, max(0.0, max(shares, default=0.0)))
+def oom_score_adj(qos: Qos, memory_request: int, node_memory: int) -> int:
+    """The kernel's score of a workload's processes: the smaller the part of the node's memory that a
+    Burstable workload requests, the earlier the kernel kills it."""
+    match qos:
+        case Qos.Guaranteed:
+            return GUARANTEED_OOM_SCORE
+        case Qos.BestEffort:
+            return BEST_EFFORT_OOM_SCORE
+    score = 1000 - 1000 * memory_request // max(1, node_memory)
+    return min(MAX_BURSTABLE_OOM_SCORE, max(MIN_BURSTABLE_OOM_SCORE, score))

@@ -7,7 +7,7 @@ from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.placement.model.costs import (
+from lattice.placement.inputs.cost_allocation import (
     BilledMachine,
     CostAllocation,
     HostedWorkload,

@@ -5,16 +5,9 @@ from typing import Any
 import pytest
 
 from lattice.kinds.container import Container, ContainerResources, format_amount, total_amounts
+from lattice.kinds.qos import Qos, eviction_order, is_compressible, is_extended, qos_of
 from lattice.kinds.workload import WorkloadSpec
-from lattice.scheduling.table.qos import (
-    Qos,
-    eviction_order,
-    fits,
-    is_compressible,
-    is_extended,
-    qos_of,
-    utilisation,
-)
+from lattice.scheduling.table.plain_fit import fits, utilisation
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 

@@ -1,0 +1,280 @@
+"""What is bought, charged and shown is what is: random worlds and faults on the real controllers in virtual time, compared at
+rest with an independent recount, a fresh plan and a bound of purchases."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from build.control_world import ControlWorld, Lie, control_world, run_virtual
+from build.property_settings import LONG, PROPERTY_TIMEOUT_S
+from build.recount import differing_figures, existing_machines, fresh_plan, machine_count, recounted_bill
+from build.world_histories import (
+    NAMES,
+    SIZES,
+    HistoryPlayer,
+    Step,
+    WorldHistory,
+    a_fake_pool,
+    a_priced_class,
+    faults,
+    histories,
+    with_command,
+    worlds_at_start,
+)
+from build.worlds import a_policy, a_service
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.conditions import find_condition, is_true
+from lattice.kinds.service import PLACED_CONDITION, STALE_CONDITION, LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.plan.plan import FleetState
+
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("EXAMPLES", "10000" if LONG else "25")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if LONG else [])],
+)
+# Virtual seconds without a write, and the limit after which the world counts as restless.
+QUIET_S, LIMIT_S = 100.0, 700.0
+# A class whose machines differ is bought once for a shape in an offer before the difference is known.
+PURCHASES_BEFORE_KNOWN = 1
+
+pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
+
+
+def placed_replicas(world: ControlWorld) -> Counter[str]:
+    return Counter(
+        {
+            f"default/{service.metadata.name}": sum(
+                placement.replicas or 0 for placement in service.status.placements
+            )
+            for service in world.all(LatticeService)
+        }
+    )
+
+
+def is_explained(world: ControlWorld) -> bool:
+    return any(is_true(service.status.conditions, STALE_CONDITION) for service in world.all(LatticeService))
+
+
+def book_problems(world: ControlWorld) -> list[str]:
+    return [f"one book: {words}" for words in differing_figures(world)]
+
+
+def untrue_statuses(world: ControlWorld) -> list[str]:
+    """Services that say Placed and do not run."""
+    wrong = []
+    for service in world.all(LatticeService):
+        replicas = world.context.cache(LatticeWorkload).by_index(
+            "service", f"default/{service.metadata.name}"
+        )
+        ready, desired = (
+            sum(bool(replica.status.ready) for replica in replicas),
+            service.spec.desired_replicas(),
+        )
+        placed = find_condition(service.status.conditions, PLACED_CONDITION)
+        if ready != desired and (placed is None or placed.status == "True"):
+            wrong.append(
+                f"untrue status: {service.metadata.name} says Placed and has {ready} of {desired} ready"
+            )
+    return wrong
+
+
+def unexplained_bill(world: ControlWorld) -> list[str]:
+    """The bill is at most that of a fresh plan that runs as many replicas, or PlacementStale says why not."""
+    fresh, bill = fresh_plan(world), sum(recounted_bill(world).values())
+    fresh_bill = sum(fresh.offer_rates.values())
+    if any(fresh.placed_replicas(name) < count for name, count in placed_replicas(world).items()):
+        return []
+    if bill <= fresh_bill or is_explained(world):
+        return []
+    words = f"unexplained bill: {bill} for {dict(existing_machines(world))}, a fresh plan costs {fresh_bill}"
+    return [f"{words} for {shown(fresh)}, and no service is PlacementStale"]
+
+
+def excess_purchases(world: ControlWorld, allowed: int) -> list[str]:
+    bought = sum(world.created.values())
+    return (
+        [f"purchases: {bought} machines were bought, {allowed} can be explained"] if bought > allowed else []
+    )
+
+
+def shown(state: FleetState) -> dict[str, dict[str, int]]:
+    return {name: dict(kinds) for name, kinds in state.clusters.items()}
+
+
+async def settle(world: ControlWorld, player: HistoryPlayer) -> list[str]:
+    """Heal what does not heal by itself and wait for rest; the writes that do not end."""
+    await player.heal()
+    restless = await world.rest(QUIET_S, LIMIT_S)
+    return [f"no rest: {key} was written {count} times" for key, count in restless.most_common(4)]
+
+
+async def play(history: WorldHistory) -> list[str]:
+    """What is wrong in the world at rest after the history."""
+    async with control_world() as world:
+        world.lies.update(history.lies)
+        await world.apply(*history.objects)
+        player, allowed = HistoryPlayer(world), 0
+        for step in [*history.steps, None]:
+            await world.sleep(0.5)
+            # Machines that the world may need now, if all of them are new.
+            allowed += machine_count(fresh_plan(world, with_observed=False))
+            if step is not None:
+                await player.play([step])
+        problems = await settle(world, player)
+        final = machine_count(fresh_plan(world))
+        allowed += player.lost_machines + player.updates
+        allowed += (PURCHASES_BEFORE_KNOWN + final) * 2 * len(history.lies)
+        return [
+            *problems,
+            *excess_purchases(world, allowed),
+            *untrue_statuses(world),
+            *unexplained_bill(world),
+            *book_problems(world),
+        ]
+
+
+async def play_undone(objects: Sequence[Kind], steps: Sequence[tuple[str, tuple[Any, ...]]]) -> list[str]:
+    """What differs after faults or updates that leave the world as it was."""
+    async with control_world(*objects) as world:
+        player = HistoryPlayer(world)
+        await settle(world, player)
+        before, bought = sum(recounted_bill(world).values()), sum(world.created.values())
+        for what, arguments in steps:
+            await getattr(player, what)(*arguments)
+        # Cordons end only after the drains.
+        await world.rest(QUIET_S, LIMIT_S)
+        problems = await settle(world, player)
+        if (bill := sum(recounted_bill(world).values())) > before and not is_explained(world):
+            problems.append(f"the bill was {before} and is {bill}: {dict(existing_machines(world))}")
+        allowed = bought + player.lost_machines + player.updates
+        return [*problems, *excess_purchases(world, allowed), *untrue_statuses(world), *book_problems(world)]
+
+
+def a_small_world(
+    *services: LatticeService, classes: Sequence[str] = ("tiny",), **pool: Any
+) -> tuple[Kind, ...]:
+    return (*map(a_priced_class, SIZES), a_fake_pool("p1", classes, **pool), *services)
+
+
+def tiny_services(count: int, *, is_image: bool = False, **needs: Any) -> list[LatticeService]:
+    return [
+        with_command(a_service(name, **({"cores": 0.1, "memory": 0.25} | needs)), 1, is_image=is_image)
+        for name in ("api", "batch", "cache", "db", "edge")[:count]
+    ]
+
+
+NO_GPU, NO_CONTAINERS = Lie(has_gpus=False), Lie(runtimes=("process",))
+
+
+@pytest.mark.parametrize(
+    ("objects", "steps"),
+    [
+        pytest.param(
+            a_small_world(*tiny_services(5)),
+            [("silence", (0,))],
+            id="five services on one lost machine are one machine",
+        ),
+        pytest.param(
+            a_small_world(*tiny_services(5)),
+            [("drain", (0,))],
+            id="five services on a drained machine are one machine",
+        ),
+        pytest.param(
+            a_small_world(*tiny_services(1, cores=1)),
+            [("update", ("api",))],
+            id="the machine of the surge replica is given back",
+        ),
+        pytest.param(
+            a_small_world(*tiny_services(1, cores=1), budget=25),
+            [("silence", (0,))],
+            id="a lost machine is replaced although the budget pays for no second one",
+        ),
+        pytest.param(
+            (
+                *a_small_world(classes=["small"], capacity={"maxNodes": 3}),
+                a_policy("rules", clusters={"maxNodes": 2}),
+                *tiny_services(1, memory=1),
+                with_command(a_service("edge", replicas=2, cores=0.1, memory=3), 1, is_image=False),
+                with_command(a_service("batch", replicas=2, cores=0.1, memory=0.5), 1, is_image=False),
+            ),
+            [("update", ("edge",))],
+            id="an update ends in another cluster although its own has all its nodes",
+        ),
+    ],
+)
+def test_world_returns_to_what_it_was(
+    objects: tuple[Kind, ...], steps: list[tuple[str, tuple[Any, ...]]]
+) -> None:
+    assert run_virtual(play_undone(objects, steps)) == []
+
+
+@pytest.mark.parametrize(
+    ("objects", "lie"),
+    [
+        pytest.param(
+            a_small_world(*tiny_services(1, gpu=1), classes=["accelerated"]),
+            ("accelerated", NO_GPU),
+            id="a class that promises a GPU it does not have is bought once",
+        ),
+        pytest.param(
+            a_small_world(*tiny_services(1, is_image=True)),
+            ("tiny", NO_CONTAINERS),
+            id="an image on machines without a container runtime is bought for once",
+        ),
+        pytest.param(
+            a_small_world(*tiny_services(1, memory=1)),
+            ("tiny", Lie(memory_percent=10)),
+            id="a class that promises memory it does not have is bought once",
+        ),
+    ],
+)
+def test_machines_that_do_not_fit_are_bought_once(objects: tuple[Kind, ...], lie: tuple[str, Lie]) -> None:
+    async def run() -> list[str]:
+        async with control_world() as world:
+            world.lies.update([lie])
+            await world.apply(*objects)
+            problems = await settle(world, HistoryPlayer(world))
+            idle = [f"{sum(existing_machines(world).values())} machines are left"] if world.machines else []
+            return [
+                *problems,
+                *idle,
+                *excess_purchases(world, 1),
+                *untrue_statuses(world),
+                *book_problems(world),
+            ]
+
+    assert run_virtual(run()) == []
+
+
+def test_changed_price_is_on_every_face() -> None:
+    steps = (Step(100.0, "apply", (a_priced_class("tiny", 5.0),)), Step(30.0, "scale", ("api", 3)))
+    history = WorldHistory(a_small_world(*tiny_services(1, cores=1)), (), steps)
+    assert run_virtual(play(history)) == []
+
+
+@EXAMPLES
+@given(history=histories())
+def test_world_at_rest(history: WorldHistory) -> None:
+    assert run_virtual(play(history)) == []
+
+
+@EXAMPLES
+@given(objects=worlds_at_start(), lost=st.lists(faults(), min_size=1, max_size=2))
+def test_lost_machines_are_replaced_together(
+    objects: tuple[Kind, ...], lost: list[tuple[str, tuple[int]]]
+) -> None:
+    """However many services ran on a lost machine, at most one replaces it, and the bill returns."""
+    assert run_virtual(play_undone(objects, lost)) == []
+
+
+@EXAMPLES
+@given(objects=worlds_at_start(), updated=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))
+def test_updates_give_their_machines_back(objects: tuple[Kind, ...], updated: list[str]) -> None:
+    assert run_virtual(play_undone(objects, [("update", (name,)) for name in updated])) == []
