@@ -9,7 +9,7 @@ from build.objects import a_workload
 from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
 from lattice.agent.order_codec import decode_assignment
 from lattice.agent.plan import Assignment, run_spec
-from lattice.agent.runtimes.gpu_devices import gpu_environment, podman_gpu_flags
+from lattice.agent.runtimes.gpu_devices import container_gpu_environment, gpu_environment, podman_gpu_flags
 from lattice.agent.runtimes.preflight import process_environment
 from lattice.kinds.container import Container
 from lattice.kinds.workload import DesiredRun
@@ -36,6 +36,16 @@ def test_variables_name_the_gpus_in_the_order_of_the_scheduler() -> None:
     }
     assert gpu_environment(a_spec(0, milli=250))["LATTICE_GPU_MILLI"] == "250"
     assert gpu_environment(a_spec()) == {}
+
+
+def test_cuda_numbers_the_gpus_of_a_container_from_zero(tmp_path: Path) -> None:
+    """CUDA counts the devices that it sees: the toolkit gives a container its own GPUs only."""
+    assert container_gpu_environment(a_spec(3, 1), tmp_path)["CUDA_VISIBLE_DEVICES"] == "3,1"
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/nvidia.yaml").write_text("kind: nvidia.com/gpu")
+    variables = container_gpu_environment(a_spec(3, 1), tmp_path)
+    assert (variables["LATTICE_GPUS"], variables["CUDA_VISIBLE_DEVICES"]) == ("3,1", "0,1")
+    assert container_gpu_environment(a_spec(), tmp_path) == {}
 
 
 def test_variables_of_the_container_win(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, Limits, 
 from lattice.agent.runtimes.log_files import Rotation
 from lattice.agent.runtimes.preflight import tag_of
 from lattice.agent.runtimes.process import ProcessRuntimeOptions
+from lattice.agent.runtimes.spawn import LAUNCHER
 from lattice.kinds.container import Container, ExecProbe, HttpProbe, Port, Probe
 
 WITHOUT_CGROUPS = ProcessRuntimeOptions(hierarchies=())
@@ -441,6 +442,32 @@ async def test_reboot_invalidates_recorded_pids(tmp_path: Path) -> None:
             InstanceRecord(spec, new_instance(spec, "Running"), Handle(os.getpid(), own, "another boot"))
         )
         assert adopted.state == "Exited"
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        pytest.param([], id="an agent from before an upgrade of the package states no score"),
+        pytest.param([""], id="no score"),
+        pytest.param(["1000"], id="a score"),
+    ],
+)
+def test_launcher_runs_the_program_of_every_agent(score: list[str]) -> None:
+    (status, child_status), (child_go, go) = os.pipe(), os.pipe()
+    program = ["/bin/sh", "-c", 'echo "$0"; cat /proc/self/oom_score_adj', "--"]
+    words = [str(child_status), str(child_go), "0", "", *score, "--", *program]
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", LAUNCHER, *words],
+        pass_fds=(child_status, child_go),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.write(go, b"g")
+        output, _ = process.communicate(timeout=20)
+    for descriptor in (status, child_status, child_go, go):
+        os.close(descriptor)
+    inherited = Path("/proc/self/oom_score_adj").read_text().strip()
+    assert output.split() == ["--", "".join(score) or inherited]
 
 
 def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:

@@ -31,11 +31,23 @@ def gpu_environment(spec: RunSpec) -> dict[str, str]:
     }
 
 
+def container_gpu_environment(spec: RunSpec, root: Path = Path("/")) -> dict[str, str]:
+    """The variables of an instance in a container.
+
+    A container with the devices of the NVIDIA container toolkit has only its own GPUs, and CUDA numbers them from 0
+    there; LATTICE_GPUS holds the numbers of the node.
+    """
+    variables = gpu_environment(spec)
+    if variables and _has_nvidia_descriptions(root):
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(spec.gpus))))
+    return variables
+
+
 def podman_gpu_flags(gpus: Sequence[int], root: Path = Path("/")) -> tuple[list[str], str]:
     """The flags of `podman create` that give a container its GPUs, and why there are none."""
     if not gpus:
         return [], ""
-    if any(_describes_nvidia(root / folder) for folder in CDI_DIRS):
+    if _has_nvidia_descriptions(root):
         return [f"--device=nvidia.com/gpu={index}" for index in gpus], ""
     if all((root / device).exists() for device in AMD_DEVICES):
         return [f"--device=/{device}" for device in AMD_DEVICES], ""
@@ -43,6 +55,10 @@ def podman_gpu_flags(gpus: Sequence[int], root: Path = Path("/")) -> tuple[list[
         "the host describes no GPU for containers: install the NVIDIA container toolkit and run "
         "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"
     )
+
+
+def _has_nvidia_descriptions(root: Path) -> bool:
+    return any(_describes_nvidia(root / folder) for folder in CDI_DIRS)
 
 
 def _describes_nvidia(folder: Path) -> bool:

@@ -17,17 +17,19 @@ NOT_STARTED_EXIT_CODE = 127
 def main(arguments: list[str]) -> None:
     """Run the launcher protocol and replace the process by the command."""
     status, go, memory = (int(word) for word in arguments[:3])
-    program, command = arguments[6], arguments[6:]
+    # An agent that was started before an upgrade of the package states no score.
+    separator = arguments.index("--", 4)
+    command, oom_score = arguments[separator + 1 :], "".join(arguments[4:separator])
     for descriptor in (status, go):
         os.set_inheritable(descriptor, False)
     try:
         for path in filter(None, arguments[3].split("\n")):
             with open(f"{path}/cgroup.procs", "w") as file:
                 file.write("0")
-        if arguments[4]:
+        if oom_score:
             try:
                 with open("/proc/self/oom_score_adj", "w") as file:
-                    file.write(arguments[4])
+                    file.write(oom_score)
             except OSError:
                 pass  # without the permission the process keeps the score of the agent
         if memory:
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> None:
         for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
             _signal.signal(number, _signal.SIG_DFL)
         # Running the user's command is the purpose, so the lint rule does not apply.
-        os.execv(program, command)  # noqa: S606
+        os.execv(command[0], command)  # noqa: S606
     except OSError as error:
         os.write(status, f"{error.errno}\n".encode())
     os._exit(NOT_STARTED_EXIT_CODE)
