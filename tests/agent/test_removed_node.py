@@ -322,6 +322,10 @@ async def test_leaving_machine(finalizer: str, is_marked: bool) -> None:
         node.agent.leave()
         await clock.advance(3)
         assert bool((await stored_node(leader)).metadata.deletion_timestamp) is is_marked
+        assert (node.agent.is_leaving, "made this machine" in node.agent.leave_rejection) == (
+            is_marked,
+            not is_marked,
+        )
         assert node.machine.live_instances() != [], "until the drain has moved them"
         revision = await leader.store.revision()
         await clock.advance(30)

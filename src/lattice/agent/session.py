@@ -18,7 +18,7 @@ from lattice.agent.transport import Transport
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Denied, LatticeError, Unavailable
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection
+from lattice.wire.connection import MAY_NOT_LEAVE, PROTOCOL_VERSION, AgentConnection
 
 HANDSHAKE_TIMEOUT_S = 10.0  # until the first answer of a server
 MAX_UNANSWERED_HEARTBEATS = 3  # then the connection is closed
@@ -44,6 +44,10 @@ log = structlog.get_logger()
 class NodeRemoved(Denied):
     """The machine is no longer a node: the node was deleted, or another machine has taken over the node. Only
     a leader reports the removal."""
+
+
+class LeaveRejected(Denied):
+    """The server does not let the machine leave; its agent goes on."""
 
 
 class _NotLeader(Exception):
@@ -79,6 +83,8 @@ class Agent:
     removal: NodeRemoved | None = None  # also set by the certificate renewal
     # The owner takes the machine back: the server drains and deletes the node.
     is_leaving: bool = False
+    # Why the server did not let the machine leave; empty: no request was rejected.
+    leave_rejection: str = ""
 
     def __post_init__(self) -> None:
         self._connect_failures = 0  # consecutive
@@ -185,6 +191,9 @@ class Agent:
     async def _handle_denied(self, error: Denied) -> float:
         """The delay before the next attempt after a rejection. The agent of a removed node first tries to
         join again, with the token that it was started with."""
+        if isinstance(error, LeaveRejected):
+            self.is_leaving, self.leave_rejection = False, error.message
+            return FIRST_RECONNECT_DELAY_S
         if not isinstance(error, NodeRemoved):
             return DENIED_RETRY_DELAY_S
         try:
@@ -294,6 +303,8 @@ def raise_on_session_end(message: pb.ToAgent) -> None:
             raise NodeRemoved(
                 f"{rejection.reason}: {rejection.message.partition(chr(10))[0]}", fix=REJOIN_FIX
             )
+        if rejection.reason == MAY_NOT_LEAVE:
+            raise LeaveRejected(rejection.message)
         kind = Unavailable if rejection.reason == "UNAVAILABLE" else Denied
         raise kind(f"{rejection.reason}: {rejection.message}")
 

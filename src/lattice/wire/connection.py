@@ -10,6 +10,8 @@ from lattice.wire.agent_pb2 import FromAgent, ToAgent
 
 # Agent and server compare versions in the handshake; the server rejects a different version.
 PROTOCOL_VERSION = 1
+# The reason of a rejection: the provider of the machine removes it, not its agent.
+MAY_NOT_LEAVE = "MAY_NOT_LEAVE"
 
 Out = TypeVar("Out", contravariant=True)
 In = TypeVar("In", covariant=True)

@@ -14,7 +14,7 @@ from lattice.cli.client.options import Duration
 from lattice.cli.commands.agent_machine import AgentOptions, parse_ports, read_machine
 from lattice.cli.commands.server import configure_logging, install_stop_event
 from lattice.cli.output import messages as say
-from lattice.errors import Conflict, LatticeError, Unavailable, UsageError
+from lattice.errors import Conflict, Denied, LatticeError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from random import Random
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from lattice.clock import Clock
 
 
-# In the data folder: `lattice agent --leave` asks the running agent to leave.
+# In the data folder: `lattice agent --leave` asks the running agent to leave. The agent writes the reason into the
+# file if the server rejects the request.
 LEAVE_FILE = "leave"
 LEAVE_POLL_S = 1.0
+# Time until `--leave` says where to look for what holds it up.
+LEAVE_NOTE_AFTER_S = 30.0
 
 
 @click.command()
@@ -297,7 +300,7 @@ async def _serve(
         await _run_until_stopped(
             agent.run(),
             CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run(),
-            _watch_leave_request(folder, agent),
+            _watch_leave_request(folder, agent, identity.join_record.node, is_required=options.leave),
         )
     except NodeRemoved:
         # The node was removed: delete the credentials, so that the machine can join again with a new token.
@@ -362,11 +365,23 @@ def _build_agent(
     )
 
 
-async def _watch_leave_request(folder: Path, agent: "Agent") -> NoReturn:
-    """Let the agent leave once `lattice agent --leave` has asked for it."""
+async def _watch_leave_request(folder: Path, agent: "Agent", node: str, *, is_required: bool) -> NoReturn:
+    """Let the agent leave once `lattice agent --leave` has asked for it; report a rejection to the command. Raise
+    Denied for a rejection if the agent was started to leave."""
+    file, waited_s = folder / LEAVE_FILE, 0.0
     while True:
-        if (folder / LEAVE_FILE).exists() and not agent.is_leaving:
-            agent.leave()
+        if is_required and LEAVE_NOTE_AFTER_S <= waited_s < LEAVE_NOTE_AFTER_S + LEAVE_POLL_S:
+            say.note(leave_note(node))
+        waited_s += LEAVE_POLL_S
+        if agent.leave_rejection and is_required:
+            raise Denied(agent.leave_rejection, where=str(folder))
+        # A full disk must not end the agent.
+        with contextlib.suppress(OSError):
+            if agent.leave_rejection:
+                file.write_text(agent.leave_rejection)
+                agent.leave_rejection = ""
+            elif not agent.is_leaving and file.exists() and not file.read_text():
+                agent.leave()
         await asyncio.sleep(LEAVE_POLL_S)
 
 
@@ -375,18 +390,40 @@ async def _request_leave(folder: Path) -> None:
     from lattice.agent.identity import Identity
     from lattice.agent.state_file import StateFile
 
-    (folder / LEAVE_FILE).touch(mode=0o600)
+    file, node = folder / LEAVE_FILE, Identity.load(folder).join_record.node
+    file.write_text("")
+    file.chmod(0o600)
     say.note("the agent drains its node; its workloads move first")
+    waited_s = 0.0
     while True:
         await asyncio.sleep(LEAVE_POLL_S)
+        waited_s += LEAVE_POLL_S
+        if rejection := _read_rejection(file):
+            raise Denied(rejection, where=str(folder))
         with contextlib.suppress(Conflict):
             StateFile(folder).close()
             break
+        if LEAVE_NOTE_AFTER_S <= waited_s < LEAVE_NOTE_AFTER_S + LEAVE_POLL_S:
+            say.note(leave_note(node))
     if Identity.load(folder).has_joined:
         raise Unavailable(
             "the agent ended before the machine had left", where=str(folder), fix="run the command again"
         )
     say.note("this machine has left")
+
+
+def leave_note(node: str) -> str:
+    """Where to look for what holds up a machine that leaves."""
+    return (
+        f"node {node} is not empty yet: the condition Drained of `lattice describe node/{node}` says what blocks it."
+        " The agent goes on leaving if this command is interrupted"
+    )
+
+
+def _read_rejection(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text()
+    return ""
 
 
 def _read_server_file(file: str) -> str:

@@ -37,6 +37,7 @@ from lattice.server.agents.leader_context import LeaderContext, NodeQuarantined,
 from lattice.store.protocol import Entry, Put
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.agent_pb2 import Hello, Registration
+from lattice.wire.connection import MAY_NOT_LEAVE
 
 # Cores in thousandths (10,000 cores) and GPUs in thousandths (1,000 GPUs).
 MAX_AMOUNT_BY_RESOURCE = {"cpu": 10_000_000, "gpu": 1_000_000}
@@ -274,14 +275,20 @@ class Registrar:
 
     async def leave(self, leader: LeaderContext, peer: NodeIdentity) -> None:
         """Mark the node of a joined machine for deletion, as its owner requests: its workloads are evicted,
-        then the node is deleted. A machine that a provider made stays: its provider removes it.
+        then the node is deleted. Raise SessionRejected for a machine that a provider made: its provider removes it.
 
         The agent repeats the request, so a lost race is no error.
         """
         entry, node = await self._verified_node(leader, peer)
         metadata = node["metadata"]
-        if metadata.get("deletionTimestamp") or NODE_FINALIZER not in metadata.get("finalizers", ()):
+        if metadata.get("deletionTimestamp"):
             return
+        if NODE_FINALIZER not in metadata.get("finalizers", ()):
+            raise SessionRejected(
+                MAY_NOT_LEAVE,
+                f"the provider of pool {node.get('spec', {}).get('pool', '')} made this machine:"
+                f" `lattice delete node {peer.node}` drains and removes it",
+            )
         marked = mark_for_deletion(node, now=format_timestamp(self.clock.now()))
         with suppress(Conflict):
             await leader.commit([Put(entry.key, pack(LatticeNode.resource, marked), entry.revision)])
