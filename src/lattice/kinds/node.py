@@ -1,6 +1,6 @@
 """LatticeNode: one machine, its capacity and its health."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from lattice.kinds.constraints import Taint
 from lattice.kinds.container import amount_problems
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import Quantity
+from lattice.kinds.meta.validator import join_path
 
 # Reason of the Ready condition of a node whose agent has not joined yet.
 NOT_JOINED = "NotJoined"
@@ -31,6 +32,8 @@ DRAINED_CONDITION = "Drained"
 QUARANTINED = "Quarantined"
 # Conditions of a node with little memory or disk available; the scheduler binds no BestEffort workload to it.
 MEMORY_PRESSURE_CONDITION, DISK_PRESSURE_CONDITION = "MemoryPressure", "DiskPressure"
+# Resources that the agent measures: no join token grants them.
+MEASURED_RESOURCES = ("cpu", "memory", "storage", "ephemeral-storage", "gpu")
 # The only label keys that an agent may set on its own node.
 AGENT_LABEL_PREFIX = "agent.lattice.dev/"
 
@@ -174,6 +177,14 @@ class NodeStatus(Status):
     workloads: Annotated[int, Meta(description="Number of workloads bound to the node.")] | None = None
 
 
+def extended_problems(extended: Mapping[str, Quantity], path: str) -> Iterator[Cause]:
+    """The problems of the other resources that a join token grants."""
+    yield from amount_problems(extended, path)
+    for name in extended:
+        if name in MEASURED_RESOURCES:
+            yield Cause(join_path(path, name), f"must be another resource: the agent measures {name}")
+
+
 class LatticeNode(Kind):
     """One machine. The node appears when its agent registers or when a provider creates the machine."""
 
@@ -221,7 +232,7 @@ class LatticeNode(Kind):
     def problems(self) -> Iterator[Cause]:
         for index, taint in enumerate(self.spec.taints):
             yield from taint.problems(f"spec.taints[{index}]")
-        yield from amount_problems(self.spec.extended, "spec.extended")
+        yield from extended_problems(self.spec.extended, "spec.extended")
         ports = self.status.port_range
         if ports and ports.first > ports.last:
             yield Cause("status.portRange.first", f"must be at most last ({ports.last}), got {ports.first}")

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from lattice.agent.host.machine_info import MachineInfo
 
 
+# What the agent measures, and the flag that overrides the measurement.
+FLAGS_OF_MEASURED_RESOURCES = {
+    "cpu": "--cpu",
+    "memory": "--memory",
+    "storage": "--disk",
+    "ephemeral-storage": "--disk",
+    "gpu": "--gpu",
+}
+
+
 @dataclass(frozen=True)
 class AgentOptions:
     """The options of `lattice agent`."""
@@ -74,9 +84,15 @@ def read_machine(
     resources["ephemeral-storage"] = resources["storage"]
     facts = _read_machine_file(options.machine_file)
     if options.detect:
-        resources |= detect_huge_pages()
+        huge_pages = detect_huge_pages()
+        resources |= huge_pages
+        if not options.memory:
+            # The kernel has taken reserved huge pages out of the memory that other programs can use.
+            resources["memory"] -= sum(huge_pages.values())
     extended = dict(facts.extended) | _pairs("--extended", options.extended)
     for name, text in extended.items():
+        if flag := FLAGS_OF_MEASURED_RESOURCES.get(name):
+            raise UsageError(f"{name} is no other resource", where="--extended", fix=f"state it with {flag}")
         resources[name] = _amount("--extended", resource_parser(name), text)
     gpus = parse_gpus(options.gpus, options.gpu_model)
     if gpus is None:

@@ -160,12 +160,12 @@ def _check_cluster(client: Client, *, pool: str, cluster: str) -> None:
 
 def _amounts(words: tuple[str, ...]) -> dict[str, str]:
     """The amounts of `--extended`, checked as the server checks them."""
-    from lattice.kinds.container import amount_problems
+    from lattice.kinds.node import extended_problems
 
     amounts: dict[str, str] = {}
     for word in words:
         name, equals, amount = word.partition("=")
-        problems = [str(problem) for problem in amount_problems({name: amount}, "--extended")]
+        problems = [str(problem) for problem in extended_problems({name: amount}, "--extended")]
         if not equals or problems:
             message = problems[0] if equals else f"{word!r} is not NAME=COUNT"
             raise UsageError(
