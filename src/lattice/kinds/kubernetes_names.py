@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from lattice.kinds.meta.base import GROUP
+
 
 class Counterpart(NamedTuple):
     """The words for a kind of Kubernetes, and what to use instead. `resource` is the plural for `lattice get`."""
@@ -47,13 +49,18 @@ COUNTERPARTS = (
         "set spec.replicas.min of the LatticeService, or an AutomationRule that does",
     ),
 )  # fmt: skip
+# Where manifests of these kinds come from; users also write the kinds of Kubernetes in the group of Lattice.
+GROUPS = frozenset({"apps", "batch", "extensions", "autoscaling", GROUP})
 _BY_KIND = {counterpart.kind: counterpart for counterpart in COUNTERPARTS}
 _BY_WORD = {word: counterpart for counterpart in COUNTERPARTS for word in counterpart.words}
 
 
-def counterpart_of_kind(kind: str) -> Counterpart | None:
-    """The counterpart of the kind of a manifest, such as Deployment."""
-    return _BY_KIND.get(kind)
+def counterpart_of_kind(api_version: str, kind: str) -> Counterpart | None:
+    """The counterpart of the kind of a manifest, such as Deployment; None for a kind of that name in an API group
+    of a third party, such as serving.knative.dev."""
+    group, slash, _ = api_version.rpartition("/")
+    is_of_kubernetes = not slash or group in GROUPS or group.endswith(".k8s.io")
+    return _BY_KIND.get(kind) if is_of_kubernetes else None
 
 
 def counterpart_of_word(word: str) -> Counterpart | None:

@@ -2,8 +2,10 @@
 
 import pytest
 
-from lattice.cli.client.kind_names import full_name, kind_names, resource_path
+from lattice.cli.client.kind_names import KindNames, full_name, kind_names, resource_path
 from lattice.errors import Malformed, NotFound
+from lattice.kinds import KINDS
+from lattice.kinds.meta.base import Resource
 
 
 def ids(*words):
@@ -106,3 +108,16 @@ def test_kinds_of_manifests():
     assert "declare a LatticeService" in raised.value.fix
     with pytest.raises(NotFound, match="did you mean LatticePool"):
         kind_names().find_resource("lattice.dev/v1alpha1", "LatticePol")
+
+
+@pytest.mark.parametrize("kind", ["Service", "Deployment"])
+def test_kinds_of_third_parties_are_not_taken_for_kinds_of_kubernetes(kind):
+    """A group may have a kind with the name of a kind of Kubernetes, such as Service of Knative."""
+    group = "serving.knative.dev/v1"
+    with pytest.raises(NotFound, match=f"there is no kind '{kind}' in {group}") as raised:
+        kind_names().find_resource(group, kind)
+    assert "is a kind of Kubernetes" not in str(raised.value)
+    assert "use apiVersion" not in raised.value.fix
+    own = Resource(kind=kind, plural=f"{kind.lower()}s", group="serving.knative.dev", version="v1")
+    served = [*(listed.resource for listed in KINDS), own]
+    assert KindNames(served).find_resource(group, kind) == own

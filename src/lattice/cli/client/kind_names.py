@@ -30,6 +30,7 @@ _EXTERNAL_RESOURCES = (
         short_names=("svc",),
         categories=(),
         namespaced=True,
+        verbs=("get", "list", "watch"),
     ),
     Resource(
         kind="CustomResourceDefinition",
@@ -127,20 +128,21 @@ class KindNames:
 
     def find_resource(self, api_version: str, kind: str) -> Resource:
         """The kind with a manifest's apiVersion and kind."""
-        if counterpart := counterpart_of_kind(kind):
+        creatable = [resource for resource in self.resources if "create" in resource.verbs]
+        for resource in creatable:
+            if (resource.api_version, resource.kind) == (api_version, kind):
+                return resource
+        if counterpart := counterpart_of_kind(api_version, kind):
             raise NotFound(
                 f"there is no kind {kind!r} in {api_version or 'no apiVersion'}: {kind} is a kind of Kubernetes",
                 fix=counterpart.advice,
             )
-        for resource in self.resources:
-            if (resource.api_version, resource.kind) == (api_version, kind):
-                return resource
-        same = [r.api_version for r in self.resources if r.kind == kind]
+        same = [r.api_version for r in creatable if r.kind == kind]
         if same:
             raise NotFound(
                 f"there is no {kind} in {api_version or 'no apiVersion'}", fix=f"use apiVersion: {same[0]}"
             )
-        near = difflib.get_close_matches(kind, [r.kind for r in self.resources], n=1)
+        near = difflib.get_close_matches(kind, [r.kind for r in creatable], n=1)
         raise NotFound(
             f"there is no kind {kind!r} in {api_version}",
             fix=f"did you mean {near[0]}?" if near else _LIST_KINDS_HINT,

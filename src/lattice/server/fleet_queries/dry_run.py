@@ -247,7 +247,7 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
         None,
     )
     if served is None:
-        counterpart = counterpart_of_kind(str(kind))
+        counterpart = counterpart_of_kind(str(version), str(kind))
         raise NotFound(
             f"there is no kind {kind} in {version}",
             where="kind",
