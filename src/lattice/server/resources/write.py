@@ -188,7 +188,8 @@ async def require_namespace(api: Api, name: str, new_object_name: str) -> int:
     entry = await api.store.get(Key("namespaces", "", name))
     if entry is None:
         missing = NotFound(
-            f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}"
+            f'namespaces "{name}" not found',
+            fix=f"apply {{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}, or use another namespace",
         )
         missing.object_kind, missing.object_name = "namespaces", name
         raise missing
