@@ -17,6 +17,7 @@ spec:
   placement: {placement}
   replicas: {{min: {replicas}}}
 """
+CUT_OFF = "(() => { const frame = document.querySelector('.table'); return frame.scrollWidth - frame.clientWidth; })()"
 VAULT = (EXAMPLES / "vault.yaml").read_text()
 
 
@@ -79,6 +80,13 @@ def test_service_row_shows_health_placement_cost_and_verdict(visit: Visitor) -> 
     assert why == "Placed in north and south per minRegions of policy/shop-policy"
     page.get_by_role("searchbox").fill("app=shop")
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
+    assert page.url.endswith("find=app%3Dshop")
+    page.reload()
+    expect(page.get_by_role("searchbox")).to_have_value("app=shop")
+    expect(page.locator("tbody tr[data-path]")).to_have_count(1)
+    for width in (1280, 1024, 760):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(CUT_OFF) <= 0, f"a column is cut off at {width} pixels"
 
 
 def test_service_that_fits_by_now_is_shown_as_fitting(visit: Visitor) -> None:

@@ -1,8 +1,12 @@
 """Signing in to the page by the link that `lattice up` prints or by a token."""
 
+import re
+
 import pytest
 from build.browser import UiServer, Visitor
 from playwright.sync_api import expect
+
+from lattice.ui import assets
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
@@ -73,6 +77,20 @@ def test_unreachable_server_alert_clears_on_reconnect(visit: Visitor) -> None:
     page.unroute("**/ui/live?*")
     expect(told).to_have_count(0, timeout=10_000)
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    visit.forgive("ERR_FAILED")
+
+
+ARE_LOADED = "(names) => names.every((name) => performance.getEntriesByName(new URL(name, location)).length)"
+
+
+def test_views_open_while_the_server_is_down(visit: Visitor) -> None:
+    page = visit("#/plan")
+    page.wait_for_function(ARE_LOADED, arg=[path for path in assets() if path.endswith((".js", ".css"))])
+    page.route("**/*", lambda route: route.abort())
+    page.evaluate("location.hash = '#/whatif'")
+    expect(page.get_by_role("heading", name="What if")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_text(re.compile("^The server does not respond"), timeout=10_000)
+    page.unroute("**/*")
     visit.forgive("ERR_FAILED")
 
 

@@ -92,11 +92,19 @@ function Shown({ name, params, query, user }) {
   useEffect(() => {
     document.title = `${[...params].reverse().join(" · ")}${params.length ? " · " : ""}${VIEWS[name].title} · Lattice`;
   }, [name, params.join("/")]);
+  const open = () => load().then((module) => setState({ View: module.default }), () => setState({ error: NOT_LOADED }));
   useEffect(() => {
-    load().then((module) => setState({ View: module.default }), (error) => setState({ error }));
+    open().then(loadOthers);
   }, []);
-  if (state.error) return html`<${Problem} error=${state.error} retry=${() => location.reload()} />`;
+  if (state.error) return html`<${Problem} error=${state.error} retry=${open} />`;
   return state.View ? html`<${state.View} params=${params} query=${query} user=${user} />` : html`<${Loading} />`;
+}
+
+const NOT_LOADED = { message: "the server does not respond, and this view is not loaded yet", fix: "retry when the server is back" };
+
+// Load the modules of all views: another view opens then even while the server is down.
+function loadOthers() {
+  for (const { load, one } of Object.values(VIEWS)) for (const each of [load, one]) each?.().catch(() => {});
 }
 
 const SAID = { live: "Live", connecting: "Connecting…", lost: "No response", away: "Paused", idle: "" };

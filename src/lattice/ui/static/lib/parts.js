@@ -9,7 +9,8 @@ const LONG = 24; // characters beyond which a cell may be cut; hovering shows th
 const NARROW = 700; // pixels of table width below which columns marked `wide` are hidden
 
 // columns: [{name, title, value: row => sort key, cell: row => content (value if absent), end: true for numbers,
-// wide: true if hidden in narrow tables, or the least table width in pixels; narrow: true if shown only in narrow tables}]
+// wide: true if hidden in narrow tables, or the least table width in pixels; narrow: true if shown only in narrow tables,
+// fill: true for the text that gets what width the other columns leave}]
 // rows have `path` as their key; href(row): target of a row. A click on a heading sorts; ↑ ↓ Enter work inside the table.
 // row: pixels of a row; tall: the same in narrow tables, for cells of two lines.
 export function Table({ columns, rows, label, href, sort: first, height = 560, row: usual = ROW, tall = usual, empty = "no entries" }) {
@@ -21,7 +22,8 @@ export function Table({ columns, rows, label, href, sort: first, height = 560, r
   const isNarrow = Boolean(width) && width < NARROW;
   const high = isNarrow ? tall : usual;
   const fits = ({ wide }) => (typeof wide === "number" ? width >= wide : !wide);
-  const shown = columns.filter((each) => (isNarrow ? fits(each) : !each.narrow));
+  const isWide = ({ wide }) => !width || typeof wide !== "number" || width >= wide;
+  const shown = columns.filter((each) => (isNarrow ? fits(each) : !each.narrow && isWide(each)));
   const before = useRef([]);
   const sorted = useMemo(() => (before.current = sortedBy(rows, columns, sort, before.current)), [rows, columns, sort.by, sort.down]);
   const start = Math.max(0, Math.min(Math.floor(top / high) - AROUND, sorted.length - 1));
@@ -64,7 +66,7 @@ const Row = memo(({ row, columns, href, index, active }) => {
     ${columns.map((each, at) => {
       const shown = each.cell ? each.cell(row) : each.value(row);
       const title = typeof shown === "string" && shown.length > LONG ? shown : null;
-      return html`<td key=${each.name} class=${each.end ? "end" : ""} title=${title}>
+      return html`<td key=${each.name} class=${each.fill ? "fill" : each.end ? "end" : ""} title=${title}>
         ${at === 0 && to ? html`<a href=${to}>${shown}</a>` : shown}</td>`;
     })}
   </tr>`;

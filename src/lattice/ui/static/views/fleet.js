@@ -38,16 +38,18 @@ export default function Fleet({ params, query }) {
     <${Problem} error=${error} retry=${again} />
     ${!tree && !error && html`<${Loading} />`}
     ${!params.length && html`<${Wrong} />`}
-    ${here && html`<${Totals} of=${here} /><${Path} params=${params} query=${query} /><${Drawn} here=${here} by=${by} of=${of} />`}
+    ${here && html`<${Totals} of=${here} what=${of} /><${Path} params=${params} query=${query} />
+      <${Drawn} here=${here} by=${by} of=${of} />`}
     ${tree && !here && html`<${Empty}>This part of the fleet no longer exists. <a href=${href("fleet")}>See the whole fleet</a>.<//>`}`;
 }
 
-function Totals({ of }) {
-  const memory = `${bytes(of.memory.asked)} of ${bytes(of.memory.of)}`;
+function Totals({ of, what }) {
+  const word = what === "used" ? "measured" : "requested";
+  const memory = `${bytes(of.memory[what])} of ${bytes(of.memory.of)}`;
   const items = [
     { title: "Nodes", value: count(of.nodes), note: of.ready === of.nodes ? "all ready" : `${count(of.ready)} ready` },
-    { title: "CPU requested", value: percent(share(of.cpu.asked, of.cpu.of)), note: `${cpu(of.cpu.asked)} of ${cores(of.cpu.of)}` },
-    { title: "Memory requested", value: percent(share(of.memory.asked, of.memory.of)), note: memory },
+    { title: `CPU ${word}`, value: percent(share(of.cpu[what], of.cpu.of)), note: `${cpu(of.cpu[what])} of ${cores(of.cpu.of)}` },
+    { title: `Memory ${word}`, value: percent(share(of.memory[what], of.memory.of)), note: memory },
     { title: "Workloads", value: count(of.workloads) },
   ];
   if (of.hourly || of.unpriced) {
@@ -140,7 +142,9 @@ function spareWeight(root, { by }) {
 function shown(part, path, how, spare) {
   const parts = [...part.inside.values()];
   const query = { by: how.by === "cpu" ? "" : how.by, of: how.of === "asked" ? "" : how.of };
-  const start = sharedStart([`${part.name}-`, ...parts.map((each) => each.name)]) || sharedStart(parts.map((each) => each.name));
+  const names = parts.map((each) => each.name);
+  // An only child fills the frame of its parent, whose name may not be drawn: it keeps its whole name.
+  const start = parts.length > 1 ? sharedStart([`${part.name}-`, ...names]) || sharedStart(names) : 0;
   const children = parts.map((each) => ({ ...shown(each, [...path, each.name], how, spare), short: each.name.slice(start) }));
   const parent = path.length ? href("fleet", ...path.slice(0, -1), query) : "";
   if (isFrame(part.name, children)) children[0].parent = parent;

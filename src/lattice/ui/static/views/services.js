@@ -16,9 +16,9 @@ const COLUMNS = [
   { name: "phase", title: "Health", value: severity, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
   { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: where, wide: true },
   { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
-  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: month, end: true, wide: true },
+  { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: month, end: true, wide: 1000 },
   { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => html`<${State} word=${row.verdict} />` },
-  { name: "why", title: "Why", value: (row) => row.why, cell: told, wide: true },
+  { name: "why", title: "Why", value: (row) => row.why, cell: told, wide: true, fill: true },
   { name: "age", title: "Age", value: (row) => row.created, cell: age, end: true, wide: true },
 ];
 const UNPLACED = { unplaced: true };
@@ -84,9 +84,13 @@ export default function Services({ query }) {
   if (!ready) return html`<${Loading} what="Loading services" />`;
   const options = Object.keys(SHOWN).map((value) => ({ value, title: `${TITLES[value]} ${count(sums[value])}` }));
   const choose = (value) => replaceQuery({ ...query, show: value === "all" ? "" : value });
+  const search = (value) => {
+    setWord(value);
+    replaceQuery({ ...query, find: value });
+  };
   return html`<${Heading} title="Services">
       <${Choice} label="Filter" options=${options} value=${show} onChange=${choose} />
-      <${Search} label="Find by name, pool or label" value=${word} onChange=${setWord} />
+      <${Search} label="Find by name, pool or label" value=${word} onChange=${search} />
     <//>
     <${Figures} items=${[
       { title: "Replicas ready", value: `${count(sums.ready)} of ${count(sums.wanted)}` },
