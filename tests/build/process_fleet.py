@@ -36,7 +36,7 @@ PREFIX = "ha"
 LEASE_TTL = 3.0
 FLAGS = (
     "--lease-ttl", str(LEASE_TTL), "--heartbeat", "1", "--node-lost-after", "30", "--history", "7200",
-    "--reconcile-interval", "1", "--providers", "hand=fake",
+    "--reconcile-interval", "1", "--providers", "hand=manual",
 )  # fmt: skip
 SLOTS = 10  # workloads that go on one node
 PATIENCE = 120.0

@@ -157,7 +157,7 @@ class Site:
             "--port",
             str(self.port),
             "--providers",
-            "hand=fake",
+            "hand=manual",
             *flags,
         ]
         seen = log.stat().st_size if log.exists() else 0

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from build.process_site import LOOK, NODES, Object, Site, together
+from build.process_site import LOOK, Object, Site, together
 from build.waiting import wait_until
 
-RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
+POOL = "rack"
+RACK = [f"rack-{number}" for number in (1, 2, 3)]
 WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']
 LEAST = 2
 
@@ -25,29 +26,8 @@ def declared(kind: str, name: str, spec: Object, **metadata: Any) -> Object:
 
 
 def supply() -> list[Object]:
-    """Three machines that are there already: their agents are started by hand."""
-    size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
-    return [
-        declared(
-            "LatticeNodeClass",
-            "small",
-            {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}},
-        ),
-        declared(
-            "LatticePool",
-            "rack",
-            {
-                "provider": {"type": "hand", "region": "here"},
-                "capacity": {"maxNodes": 3},
-                "nodeClasses": ["small"],
-            },
-        ),
-        declared(
-            "LatticePlacementPolicy",
-            "three",
-            {"selector": {"matchLabels": {"app": "web"}}, "clusterPolicy": {"minNodes": 3, "maxNodes": 3}},
-        ),
-    ]
+    """A pool for machines that are there already and join it."""
+    return [declared("LatticePool", POOL, {"provider": {"type": "hand", "region": "here"}})]
 
 
 def web(site: Site, version: str = "1") -> Object:
@@ -90,20 +70,16 @@ def workload(
 
 @contextlib.contextmanager
 def a_rack(folder: Path) -> Iterator[Site]:
-    """A server, the service, and the agents of three nodes; everything that lives is counted, look after look."""
+    """A server, the service, and three machines that joined a pool; everything that lives is counted, look after look."""
     with Site(folder) as site:
         site.apply(*supply(), web(site))
-        wait_until(
-            lambda: {*RACK} <= {item["metadata"]["name"] for item in site.get(NODES)["items"]},
-            "the cluster has its nodes",
-        )
-        together(*(lambda node=node: _join(site, node) for node in RACK))
+        together(*(lambda node=node: join(site, node) for node in RACK))
         with watched(site):
             yield site
 
 
-def _join(site: Site, node: str, *flags: str) -> None:
-    site.start_agent(node, site.token(node, *flags))
+def join(site: Site, node: str) -> None:
+    site.start_agent(node, site.token(node, "--pool", POOL))
     wait_until(lambda: site.condition(node).get("status") == "True", f"node {node} is ready")
 
 

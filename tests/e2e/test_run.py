@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 from build.process_site import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together
-from build.rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
+from build.rack import LEAST, POOL, RACK, a_rack, answering, answers, strict, web, workload
 from build.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
@@ -402,18 +402,30 @@ def _left_of_node(site: Site, node: str) -> set[str]:
     return {each["spec"]["workload"].removeprefix("default/") for each in records}
 
 
-def test_node_deletion_drains_first_and_machine_can_rejoin(site: Site) -> None:
+@pytest.mark.parametrize("way", ["delete", "leave"])
+def test_node_removal_drains_first_and_machine_can_rejoin(site: Site, way: str) -> None:
     node = site.node_of("strict")
+    agent = site.agents[node]
+    leave = ("agent", "--data-dir", str(agent.folder), "--leave")
     with _single(site), answering(site, "web") as counts:
-        done = site.lattice("delete", "node", node, "--timeout", "60s")
+        done = site.lattice(
+            *(leave if way == "leave" else ("delete", "node", node, "--timeout", "60s")), within=90
+        )
         assert done.returncode == 0, done.stderr
         assert not _left_of_node(site, node), "nothing was left on it when it went"
     assert min(counts) >= LEAST, counts
-    agent = site.agents[node]
-    assert agent.process.wait(60) != 0, "its agent ends: it is no node any more"
-    assert "then start the agent with --server and --join" in agent.said
-    wait_until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
-    agent.command[agent.command.index("--join") + 1] = site.token(node)
+    code = agent.process.wait(60)
+    assert (code == 0) is (way == "leave"), "its agent ends: it is no node any more"
+    if way == "leave":
+        assert "this machine has left" in done.stderr
+        again = site.lattice(*leave)
+        assert "this machine has not joined" in again.stderr
+    else:
+        assert "then start the agent with --server and --join" in agent.said
+    assert not site.get(f"{NODES}/{node}"), "Lattice makes no other machine"
+    assert agent.start_again() is None
+    assert agent.process.wait(60) != 0, "its token is used up"
+    agent.command[agent.command.index("--join") + 1] = site.token(node, "--pool", POOL)
     agent.start_again()
     wait_until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
     wait_until(

@@ -5,31 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from build.process_site import NODES, SERVICES, Object, Site
-from build.rack import declared
+from build.process_site import SERVICES, Object, Site
+from build.rack import declared, join, supply
 from build.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
 
-NODE = "rack-001-small-1"
 AGREEMENTS = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeagreements"
-
-
-def supply() -> list[Object]:
-    size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
-    pool = {
-        "provider": {"type": "hand", "region": "here"},
-        "capacity": {"maxNodes": 1},
-        "nodeClasses": ["small"],
-    }
-    return [
-        declared(
-            "LatticeNodeClass",
-            "small",
-            {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}},
-        ),
-        declared("LatticePool", "rack", pool),
-    ]
 
 
 def a_linked_service(site: Site, name: str, other: str, direction: str, **container: object) -> Object:
@@ -47,8 +29,7 @@ def a_linked_service(site: Site, name: str, other: str, direction: str, **contai
 def test_new_caller_gets_endpoints_without_restarting_others(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.apply(*supply(), a_linked_service(site, "shop", "stock-api", "outbound"))
-        wait_until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")
-        site.start_agent(NODE, site.token(NODE))
+        join(site, "box")
         wait_until(lambda: site.is_running("shop-0"), "the caller runs before the other is there")
         before = site.pid("shop-0")
         assert "STOCK_API_HOST" not in site.environment(before)
