@@ -47,6 +47,8 @@ class ServiceHealth:
     reason: str
     message: str
     has_been_available: bool
+    # Generation of the service that the health is about.
+    generation: int
 
     @property
     def is_available(self) -> bool:
@@ -62,12 +64,14 @@ class ServiceHealth:
                 status="True" if is_ready else "False",
                 reason="ReplicasReady" if is_ready else self.reason,
                 message=self.message,
+                observed_generation=self.generation,
             ),
             Condition(
                 type=AVAILABLE_CONDITION,
                 status="True" if self.is_available else "False",
                 reason=MINIMUM_READY if self.is_available else self.reason,
                 message=self.message,
+                observed_generation=self.generation,
             ),
         )
 
@@ -119,6 +123,7 @@ def service_health(service: LatticeService, replicas: Sequence[LatticeWorkload])
         reason=reason,
         message=f"{message}; {cause}" if cause else message,
         has_been_available=has_been_available,
+        generation=service.metadata.generation,
     )
 
 
@@ -137,11 +142,23 @@ def _phase(
     failing = [replica for replica in live if is_failing(replica)]
     lost = [replica for replica in live if replica.status.actual_state == "Unknown"]
     is_unwell = has_been_available or failing or lost
+    if ready and _is_refused(service):
+        return "Degraded"
     if ready:
         return "Degraded" if is_unwell else "Starting"
     if failing and all(is_reported_failed(replica) for replica in live):
         return "Failed"
     return "Down" if is_unwell else _first_start_phase(service, live)
+
+
+def _is_refused(service: LatticeService) -> bool:
+    """Whether placement has refused some replicas of the service."""
+    placed = find_condition(service.status.conditions, PLACED_CONDITION)
+    return (
+        placed is not None
+        and placed.status == "False"
+        and placed_replicas(service) < wanted_replicas(service)
+    )
 
 
 def _first_start_phase(service: LatticeService, live: Sequence[LatticeWorkload]) -> ServicePhase:

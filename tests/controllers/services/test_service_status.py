@@ -127,6 +127,22 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, bool, str]] =
         False,
         "0 of 2 replicas are ready; web-0 failed: RUNTIME_ERROR: exited with code 3",
     ),
+    "a part of a new service cannot be placed": (
+        a_web_service(
+            1,
+            3,
+            status={
+                "conditions": [
+                    {"type": "Placed", "status": "False", "reason": "OverBudget", "message": "no"}
+                ],
+                "schedulerDecision": {"verdict": "OverBudget", "reason": "replica 2 of 3: over budget"},
+            },
+        ),
+        [a_replica_of_web(0)],
+        "Degraded",
+        False,
+        "1 of 3 replicas are ready; not placed: replica 2 of 3: over budget",
+    ),
     "one is reported as failed, another is on its second attempt": (
         a_web_service(2, 2, **WAS_AVAILABLE),
         [a_failing_replica(0, 1), a_failing_replica(1, 9)],
