@@ -44,6 +44,8 @@ class Column(msgspec.Struct, frozen=True):
     description: str = ""
     # Shown for an object without the field: the value that counts when a user states none.
     default: int | None = None
+    # Path of a boolean; while it is true, the cell is empty.
+    unless: str = ""
 
 
 class Resource(msgspec.Struct, frozen=True):

@@ -97,6 +97,9 @@ def _cell(resource: Resource, column: Column) -> Cell:
         return lambda obj, now: age(values[0], now) if (values := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
         return lambda obj, now: values[0] if (values := find(obj)) else column.default
+    if column.unless:
+        is_omitted = compile_path(column.unless).find
+        return lambda obj, now: "" if True in is_omitted(obj) else ",".join(map(_text, find(obj)))
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
 
 
