@@ -60,6 +60,7 @@ function Step({ step }) {
   const plugins = weights(step.ranked);
   const rows = all ? step.ranked : step.ranked.slice(0, FIRST_SCORES);
   return html`<div class="step"><h3>${replicasOf(step)} <span class="quiet">${step.asked}</span></h3><p>${step.summary}</p>
+    ${step.isTie && html`<p class="quiet">The first two pools have equal scores: a hash of the names decides.</p>`}
     <div class="matrix" role="region" aria-label=${`Scores of ${replicasOf(step)}`} tabindex="0"><table class="scores">
       <thead><tr><th scope="col">Pool</th><th scope="col" class="end">Score</th>
         ${plugins.map(({ plugin, weight }) => html`<th scope="col" key=${plugin}>${plugin} <small>×${weight}</small></th>`)}</tr></thead>
