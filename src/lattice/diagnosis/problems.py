@@ -21,7 +21,7 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import AVAILABLE_CONDITION, CRASHING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
-from lattice.lifecycle.drain import DRAIN_BLOCKED_REASON, is_draining
+from lattice.lifecycle.drain import STUCK_DRAIN_REASONS, is_draining
 from lattice.lifecycle.replica_observation import has_joined
 from lattice.lifecycle.retry import is_reported_failed
 from lattice.placement.inputs.ledger_math import headroom
@@ -145,7 +145,9 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
         if diagnosed < MAX_DIAGNOSED:
             diagnosed += 1
             diagnosis = diagnose_service(service, replicas.get(path_of(service), ()), facts)
-            if diagnosis.blockers:
+            # A drain or an update may block a replica of a service whose problem is its crashes.
+            is_about_crashes = title == "Crashing" and service.status.phase == "Running"
+            if diagnosis.blockers and not is_about_crashes:
                 health, first, since = diagnosis.health, diagnosis.blockers[0], diagnosis.since
                 name = f"{first.first}: " if first.first else ""
                 cause = f"{health.ready} of {health.desired} replicas ready; {name}{first.blocker.cause}"
@@ -226,7 +228,7 @@ def node_problems(nodes: Iterable[LatticeNode], facts: Facts) -> Iterator[Proble
         blocker: Blocker | None = node_blocker(node)
         drained = find_condition(node.status.conditions, DRAINED_CONDITION)
         created = node.metadata.creation_timestamp
-        if drained and drained.status == "False" and drained.reason == DRAIN_BLOCKED_REASON:
+        if drained and drained.status == "False" and drained.reason in STUCK_DRAIN_REASONS:
             since = drained.last_transition_time or ""
             yield Problem("warning", f"node/{name}", "", "DrainStuck", drained.message, since, command)
         elif is_draining(node) and not node.metadata.deletion_timestamp:

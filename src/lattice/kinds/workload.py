@@ -387,7 +387,7 @@ class LatticeWorkload(Kind):
             Column("Restarts", ".status.restarts", "integer"),
             # The last failure of a workload that is ready again is history.
             Column("Reason", ".status.failureReason", unless=".status.ready"),
-            Column("How", ".status.failureMessage", priority=1, unless=".status.ready"),
+            Column("How", ".status.failureMessage", priority=1, unless=".status.ready", max_chars=60),
             Column("Attempts", ".status.retry.attempts", "integer", 1),
             Column("Exit", ".status.lastExitCode", "integer", 1),
             Column("Desired", ".spec.desiredState", priority=1),

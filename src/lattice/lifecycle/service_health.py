@@ -11,6 +11,8 @@ from lattice.kinds.service import (
     AVAILABLE_CONDITION,
     CRASHING_CONDITION,
     PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
     LatticeService,
     ServicePhase,
 )
@@ -178,6 +180,9 @@ def _cause(service: LatticeService, phase: ServicePhase, live: Sequence[LatticeW
     if phase in ("Running", "Deleting"):
         return phase, ""
     if phase == "Updating":
+        progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if progress and progress.status == "False" and progress.reason != ROLLOUT_COMPLETE:
+            return progress.reason, progress.message
         return "Updating", "replicas of an earlier revision are being replaced"
     waiting = [replica for replica in live if not replica.status.ready]
     failing = [replica for replica in waiting if is_failing(replica)]
@@ -221,14 +226,21 @@ def crash_report(
 ) -> CrashReport | None:
     """Return what to report about failing replicas; None for a service whose replicas never failed.
 
-    An event is due when the number of failures reaches the next power of two, so that a crash loop has events
-    at growing intervals. The last number is in the status: a new leader repeats no event.
+    An event is due when the service becomes Failed, and when the number of failures reaches the next power of
+    two, so that a crash loop has events at growing intervals. The last number is in the status: a new leader repeats no event.
     """
     previous = service.status.health.failures or 0 if service.status.health else 0
     if not health.failures:
         if find_condition(service.status.conditions, CRASHING_CONDITION) is None:
             return None
-        return CrashReport(Condition(type=CRASHING_CONDITION, status="False", reason="NoFailures"))
+        return CrashReport(
+            Condition(
+                type=CRASHING_CONDITION,
+                status="False",
+                reason="NoFailures",
+                observed_generation=health.generation,
+            )
+        )
     failed = [
         replica
         for replica in replicas
@@ -246,6 +258,8 @@ def crash_report(
         status="True",
         reason=worst.status.failure_reason or REPLICA_FAILED,
         message=message,
+        observed_generation=health.generation,
     )
-    is_due = health.failures.bit_length() > previous.bit_length()
+    is_newly_failed = health.phase == "Failed" and service.status.phase != "Failed"
+    is_due = is_newly_failed or health.failures.bit_length() > previous.bit_length()
     return CrashReport(condition, message if is_due else "")

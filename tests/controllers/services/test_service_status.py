@@ -197,6 +197,27 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, bool, str]] =
         True,
         "2 of 2 replicas are ready; replicas of an earlier revision are being replaced",
     ),
+    "an update that a failure holds up": (
+        a_web_service(
+            1,
+            1,
+            status={
+                "hasBeenAvailable": True,
+                "conditions": [
+                    {
+                        "type": "Progressing",
+                        "status": "False",
+                        "reason": "INVALID_IMAGE",
+                        "message": "Update is paused",
+                    }
+                ],
+            },
+        ),
+        [a_replica_of_web(0, spec={"revision": "b" * 24})],
+        "Updating",
+        True,
+        "1 of 1 replicas are ready; Update is paused",
+    ),
     "available with fewer than the regions demand": (
         a_web_service(2, 1, placement={"requiredRegions": ["a", "b"]}, **WAS_AVAILABLE),
         [a_replica_of_web(0), a_replica_of_web(1, "Unknown", False, status=BOUND)],
@@ -272,7 +293,7 @@ async def test_crash_loop_writes_events_at_growing_intervals() -> None:
                 await plane.clock.advance(60)
     events = [event for event in await plane.all(Event) if event.reason == "ReplicaFailing"]
     assert {event.type for event in events} == {"Warning"}
-    assert sorted(int(event.message.split()[0]) for event in events) == [1, 2, 4, 8, 16]
+    assert sorted(int(event.message.split()[0]) for event in events) == [1, 2, 4, 5, 8, 16]
     assert "web-0 failed: RUNTIME_ERROR: exited with code 3" in events[0].message
     service = await plane.get(LatticeService, "web", "default")
     assert service is not None

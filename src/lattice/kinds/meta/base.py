@@ -46,6 +46,8 @@ class Column(msgspec.Struct, frozen=True):
     default: int | None = None
     # Path of a boolean; while it is true, the cell is empty.
     unless: str = ""
+    # Characters after which a text is cut, with "…"; 0: never.
+    max_chars: int = 0
 
 
 class Resource(msgspec.Struct, frozen=True):
