@@ -173,6 +173,13 @@ EVENTS = (
         "Normal",
         "The node must go, and no other node fits its workloads. Lattice charges a replacement node before the node is gone.",
     ),
+    Told(
+        "MachineRestarted",
+        "LatticeNode",
+        "Warning",
+        "The machine of the node, or its agent, had ended by itself. Lattice starts it again; the node keeps its name and workloads.",
+        "look at the log of the agent if it happens again",
+    ),
     Told("NodeReady", "LatticeNode", "Normal", "The agent of the node reports; the node accepts workloads."),
     Told(
         "NodeLost",

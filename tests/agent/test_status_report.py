@@ -99,6 +99,13 @@ def test_workload_state_is_its_worst_container() -> None:
     assert report.log == "no such table"
 
 
+def test_program_that_ended_with_code_zero_has_its_log() -> None:
+    over = ended(exit_code=0)
+    report = said(an_assignment(), over, logs={over.id: "done"})
+    assert report is not None
+    assert (report.state, report.log) == ("Stopped", "done")
+
+
 def test_siblings_of_failed_container_are_stopped() -> None:
     order = an_assignment(containers=TWO)
     main, dead = an_instance(), ended(id=instance_id(container="side"), failure=BROKEN)

@@ -371,14 +371,18 @@ def test_delete_of_a_pool_in_use_warns_of_running_machines(server, lattice, flag
     assert (ran.code, ran.out) == (0, f'latticepool.lattice.dev "a" deleted{was}\n')
     assert ran.err == (
         "Warning: latticepool/a is in use: 2 machines in a-001 with 3 replicas of shop/web keep running and cost $0.048/h, $34.56/30d; "
-        "to move them: `lattice drain -l lattice.dev/cluster=a-001`\n"
+        "if another pool accepts them, `lattice drain -l lattice.dev/cluster=a-001` moves them\n"
     )
 
 
 @pytest.mark.parametrize(
     ("replicas", "whose", "way"),
     [
-        (1, "1 replica of shop/web", "to move it: `lattice drain -l lattice.dev/cluster=a-001`"),
+        (
+            1,
+            "1 replica of shop/web",
+            "if another pool accepts it, `lattice drain -l lattice.dev/cluster=a-001` moves it",
+        ),
         (
             0,
             "no replica of a service",

@@ -159,3 +159,9 @@ def test_unknown_word_keeps_the_suggestion_by_spelling():
     with pytest.raises(NotFound) as raised:
         kind_names().resolve("poolz")
     assert raised.value.fix == "did you mean pools?"
+
+
+def test_beginning_of_an_option_is_completed_in_the_error(lattice):
+    ran = lattice("get", "services", "--al")
+    assert "--all-namespaces" in ran.err
+    assert "--help'?" not in ran.err

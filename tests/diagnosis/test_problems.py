@@ -67,6 +67,14 @@ CASES: dict[str, tuple[FleetObjects, list[tuple[str, str, str]]]] = {
         FleetObjects(services=[a_service("Running", condition("Crashing", "True"))]),
         [("warning", "service/web", "Crashing")],
     ),
+    "a service that failed once and is ready again": (
+        FleetObjects(services=[a_service("Running", condition("Crashing", "True"), health={"ready": 1, "failures": 1})]),
+        [("info", "service/web", "Crashing")],
+    ),
+    "a service that starts with a part of its replicas": (
+        FleetObjects(services=[a_service("Starting", schedulerDecision={"verdict": "OverBudget"}, health={"ready": 0})]),
+        [("critical", "service/web", "OverBudget")],
+    ),
     "a paused update": (
         FleetObjects(services=[a_service("Updating", condition("Progressing", "False", "NoRoomForSurge"))]),
         [("warning", "service/web", "RolloutPaused")],

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from build.lab_objects import BOUND, EMPTY, NOW, READY_NODE, STAMP, UNSCHEDULED, a_lab_replica, failing
 from build.objects import make_object
+from msgspec.structs import replace
 
 from lattice.diagnosis.blocker import facts_of
 from lattice.diagnosis.service import diagnose_service
@@ -66,7 +67,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], list[str], str]] =
         a_service(0, 1),
         [],
         ["Placement"],
-        "Pending, 0 of 1 replicas are ready. it is not placed yet.",
+        "Pending, 0 of 1 replicas are ready. It is not placed yet.",
     ),
     "a replica waits for a node before another one crashes": (
         a_service(),
@@ -85,7 +86,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], list[str], str]] =
         a_service(1, 1),
         [],
         ["Machine"],
-        "Provisioning, 0 of 1 replicas are ready. its replicas are placed and not created yet.",
+        "Provisioning, 0 of 1 replicas are ready. Its replicas are placed and not created yet.",
     ),
 }  # fmt: skip
 
@@ -96,6 +97,67 @@ def test_first_stage_answers(case: str) -> None:
     diagnosis = diagnose_service(service, replicas, READY_NODE)
     assert [counted.blocker.stage for counted in diagnosis.blockers] == stages
     assert diagnosis.answer == answer
+
+
+PAUSED = "Update to revision abc waits for capacity for 1 surge replica: 0 of 1 node"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause", "fix"),
+    [
+        pytest.param(
+            "NoRoomForSurge",
+            f"{PAUSED}. Add a node, remove other workloads, or lower replicas.min",
+            PAUSED,
+            "add a node, remove other workloads, or lower replicas.min",
+            id="capacity is missing",
+        ),
+        pytest.param(
+            "COMMAND_NOT_FOUND",
+            "Update is paused: COMMAND_NOT_FOUND",
+            "Update is paused: COMMAND_NOT_FOUND",
+            "correct the new revision, or apply the previous one again",
+            id="the new revision fails",
+        ),
+        pytest.param(
+            "ScaleDownWaits",
+            "Surplus replicas run on",
+            "Surplus replicas run on",
+            "mend what keeps the other replicas from being ready",
+            id="a scale-down waits",
+        ),
+    ],
+)
+def test_advice_of_a_paused_update_follows_its_cause(reason: str, message: str, cause: str, fix: str) -> None:
+    service = a_service(1, 1, [condition("Progressing", "False", reason, message)])
+    (counted,) = diagnose_service(service, [READY], READY_NODE).blockers
+    assert (counted.blocker.cause, counted.blocker.fix) == (cause, fix)
+
+
+def test_commands_name_the_namespace_of_the_service() -> None:
+    refused = condition("Placed", "False", "OverBudget", "no")
+    service = a_service(1, 2, [refused], schedulerDecision={"verdict": "OverBudget"})
+    service = replace(service, metadata=replace(service.metadata, namespace="shop"))
+    crash = replace(CRASHES, metadata=replace(CRASHES.metadata, namespace="shop"))
+    commands = [
+        counted.blocker.command for counted in diagnose_service(service, [crash], READY_NODE).blockers
+    ]
+    assert commands == ["lattice fit service/web -n shop", "lattice logs web-0 -n shop"]
+
+
+def test_refused_purchase_answers_before_other_machines() -> None:
+    record = {
+        "offer": "lab",
+        "cluster": "lab-001",
+        "reason": "over budget: latticepool/lab cannot pay for one more machine of class nano",
+        "need": "$0.004/h",
+        "have": "$0.00/h",
+    }
+    waiting = a_lab_replica(status=UNSCHEDULED)
+    (counted,) = diagnose_service(a_service(1, 1, remediation=[record]), [waiting], READY_NODE).blockers
+    blocker = counted.blocker
+    assert (blocker.stage, blocker.need, blocker.have) == ("Budget", "$0.004/h", "$0.00/h")
+    assert blocker.cause.endswith("latticepool/lab cannot pay for one more machine of class nano")
 
 
 def test_equal_blockers_are_counted_together() -> None:

@@ -9,6 +9,7 @@ from lattice.lifecycle.disruption import ServiceAvailability
 from lattice.lifecycle.drain import (
     NodeEviction,
     NodeWorkload,
+    drained_condition,
     max_toleration_seconds,
     plan_drain,
     taint_evictions,
@@ -138,4 +139,16 @@ def test_drain_waits_for_rollout_and_requests_no_surge() -> None:
     )
     assert [each.name for each in found.evictions] == ["alone"]
     assert found.blocked == {"web-0": "waiting until service web has finished replacing or removing replicas"}
+    assert drained_condition(found, 2).reason == "Leaving"
+
+
+def test_drain_names_what_blocks_the_update_that_it_waits_for() -> None:
+    paused = "Update to revision abc is paused: COMMAND_NOT_FOUND"
+    found = plan_drain(
+        [NodeWorkload("web-0", "web")],
+        {"web": ServiceAvailability(3, 2, is_changing=True, change_blocker=paused)},
+    )
+    condition = drained_condition(found, 1)
+    assert condition.reason == "UpdateBlocked"
+    assert condition.message.endswith(paused)
     assert found.surge_services == ()

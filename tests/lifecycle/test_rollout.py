@@ -65,6 +65,18 @@ def an_api_replica(
             id="where all are needed the highest slot of the last of the fullest goes",
         ),
         pytest.param(
+            {A: 1},
+            [an_api_replica(0), an_api_replica(1, cell=B), an_api_replica(2, cell=B)],
+            RolloutSteps(stop=("api-2", "api-1")),
+            id="a scale-down that empties a node group is no update",
+        ),
+        pytest.param(
+            {A: 1},
+            [an_api_replica(0, cell=B)],
+            RolloutSteps(start=(A,), is_rolling=True),
+            id="a move to another node group is an update",
+        ),
+        pytest.param(
             {A: 2},
             [an_api_replica(0, OLD), an_api_replica(1, OLD)],
             RolloutSteps(start=(A,), is_rolling=True),
@@ -155,7 +167,7 @@ def an_api_replica(
         pytest.param(
             {},
             [an_api_replica(0), an_api_replica(1)],
-            RolloutSteps(stop=("api-1", "api-0"), is_rolling=True),
+            RolloutSteps(stop=("api-1", "api-0")),
             id="none are wanted any more",
         ),
     ],

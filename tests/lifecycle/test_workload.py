@@ -120,7 +120,7 @@ RUNNING = [
             "report": a_report("Failed", 1),
         },
         "Recreate",
-        "Restarting after 1 failure; the back-off is over",
+        "Restarting after 1 failure: attempt 2 of 5",
         id="Running, Failed, wait over: Recreate",
     ),
     pytest.param(

@@ -152,10 +152,14 @@ class Executor:
         instances = await self.runtime.list()
         self._update_probes(instances)
         self._start_actions(instances)
-        # The last log lines of a failed instance are read once per attempt.
-        failed = {(instance.id, instance.attempt) for instance in instances if instance.failure is not None}
-        self._logs = {attempt_key: text for attempt_key, text in self._logs.items() if attempt_key in failed}
-        for attempt_key in failed - self._logs.keys():
+        # The last log lines of an instance that failed or ended by itself are read once per attempt.
+        ended = {
+            (instance.id, instance.attempt)
+            for instance in instances
+            if instance.failure is not None or not (instance.is_live or instance.was_stopped_on_request)
+        }
+        self._logs = {attempt_key: text for attempt_key, text in self._logs.items() if attempt_key in ended}
+        for attempt_key in ended - self._logs.keys():
             text = await self.runtime.logs(attempt_key[0], FAILURE_LOG_LINES)
             self._logs[attempt_key] = text[-FAILURE_LOG_CHARS:]
         health = {instance_id: health for (instance_id, _), health in self._health.items()}

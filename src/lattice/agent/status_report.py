@@ -62,9 +62,10 @@ def _report(
         live = [instance for instance in own.values() if instance.is_live]
         report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, own)
     report.workload, report.uid, report.revision = path, assignment.uid, assignment.revision
-    if report.state == "Failed":
-        failed = (instance.id for instance in own.values() if instance.failure)
-        logs = (observations.logs.get(instance_id, "") for instance_id in failed)
+    if report.state in ("Failed", "Stopped"):
+        # A program that ended with code 0 has a log too: under restartPolicy Always its end is a failure.
+        failed_first = sorted(own.values(), key=lambda instance: instance.failure is None)
+        logs = (observations.logs.get(instance.id, "") for instance in failed_first)
         report.log = next(filter(None, logs), "")
     return report
 

@@ -100,7 +100,12 @@ class ControllerSet:
             dependencies.unschedulable_grace_s,
             dependencies.pressure_thresholds,
         )
-        replicas = ReplicaController(context, surges=lambda: eviction.surges, evictions=evictions).loop()
+        replicas = ReplicaController(
+            context,
+            surges=lambda: eviction.surges,
+            evictions=evictions,
+            unschedulable_grace_s=dependencies.unschedulable_grace_s,
+        ).loop()
         # A drain that needs a surge replica wakes the controller that creates the replica.
         eviction.on_surge_change(replicas.wake)
         self.scheduling = SchedulingController(

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 
@@ -56,6 +57,12 @@ class Blocker:
     @property
     def rank(self) -> int:
         return STAGES.index(self.stage)
+
+
+def command_in(namespace: str | None, words: str) -> str:
+    """The command as a user types it for an object of the namespace."""
+    flag = "" if namespace in (None, "", DEFAULT_NAMESPACE) else f" -n {namespace}"
+    return f"lattice {words}{flag}"
 
 
 @dataclass(frozen=True, slots=True)

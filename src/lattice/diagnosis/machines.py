@@ -10,7 +10,7 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
 from lattice.kinds.node import LatticeNode
 from lattice.lifecycle.replica_observation import has_joined
-from lattice.placement.inputs.ledger_math import BudgetRejection, may_commit
+from lattice.placement.inputs.ledger_math import BudgetRejection, headroom, may_commit
 
 
 def machine_blocker(cluster_name: str, node_class: str, facts: Facts) -> Blocker | None:
@@ -44,8 +44,17 @@ def capacity_text(cluster_name: str, node_class: str, facts: Facts) -> str:
     blocker = machine_blocker(cluster_name, node_class, facts)
     if blocker is None:
         return ""
-    is_awaited = blocker.stage == "Machine" and blocker.object.startswith("node/")
-    return "a new machine is starting" if is_awaited else blocker.cause
+    return "a new machine is starting" if _is_awaiting(blocker) else blocker.cause
+
+
+def is_machine_awaited(cluster_name: str, node_class: str, facts: Facts) -> bool:
+    """Whether a machine of the class is being created, and nothing before it blocks."""
+    blocker = machine_blocker(cluster_name, node_class, facts)
+    return blocker is not None and _is_awaiting(blocker)
+
+
+def _is_awaiting(blocker: Blocker) -> bool:
+    return blocker.stage == "Machine" and blocker.object.startswith("node/")
 
 
 def provider_blocker(cluster: LatticeCluster, node_class: str) -> Blocker | None:
@@ -116,11 +125,15 @@ def budget_blocker(cluster: LatticeCluster, node_class: str, facts: Facts) -> Bl
     ]
     for ledger in ledgers:
         owner = f"{_OWNER_WORDS[ledger.spec.budget.kind]}/{ledger.spec.budget.name}"
-        exceeded = find_condition(ledger.status.conditions, BUDGET_CONDITION)
-        cause = exceeded.message if exceeded and exceeded.status == "True" and ledger.spec.hard else ""
-        if not cause and prices:
+        cause = ""
+        # BudgetExceeded may be about the purchase of another service, of a more expensive class.
+        if prices:
             answer = may_commit(ledger, min(prices), facts.now)
             cause = str(answer).partition("; raise ")[0] if isinstance(answer, BudgetRejection) else ""
+        elif headroom(ledger, facts.now) == 0:
+            exceeded = find_condition(ledger.status.conditions, BUDGET_CONDITION)
+            is_exceeded = exceeded is not None and exceeded.status == "True"
+            cause = exceeded.message if exceeded and is_exceeded else "nothing is left of its limit"
         if cause:
             return Blocker(
                 "Budget",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
-from lattice.diagnosis.blocker import Blocker, Facts, facts_of
+from lattice.diagnosis.blocker import Blocker, Facts, command_in, facts_of
 from lattice.diagnosis.machines import node_blocker
 from lattice.diagnosis.replica import diagnose_replica
 from lattice.diagnosis.service import diagnose_service
@@ -21,7 +21,7 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import AVAILABLE_CONDITION, CRASHING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
-from lattice.lifecycle.drain import DRAIN_BLOCKED_REASON, is_draining
+from lattice.lifecycle.drain import STUCK_DRAIN_REASONS, is_draining
 from lattice.lifecycle.replica_observation import has_joined
 from lattice.lifecycle.retry import is_reported_failed
 from lattice.placement.inputs.ledger_math import headroom
@@ -145,7 +145,9 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
         if diagnosed < MAX_DIAGNOSED:
             diagnosed += 1
             diagnosis = diagnose_service(service, replicas.get(path_of(service), ()), facts)
-            if diagnosis.blockers:
+            # A drain or an update may block a replica of a service whose problem is its crashes.
+            is_about_crashes = title == "Crashing" and service.status.phase == "Running"
+            if diagnosis.blockers and not is_about_crashes:
                 health, first, since = diagnosis.health, diagnosis.blockers[0], diagnosis.since
                 name = f"{first.first}: " if first.first else ""
                 cause = f"{health.ready} of {health.desired} replicas ready; {name}{first.blocker.cause}"
@@ -157,7 +159,7 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
             title,
             cause,
             since,
-            _command(f"why service/{name}", namespace),
+            command_in(namespace, f"why service/{name}"),
         )
 
 
@@ -169,20 +171,23 @@ def _service_severity(service: LatticeService, facts: Facts) -> tuple[str, Sever
         return phase, "critical"
     decision = status.scheduler_decision
     is_refused = decision is not None and decision.verdict not in ("", "Placed")
-    if phase in ("Pending", "Placing") and is_refused and decision is not None:
+    is_starting = phase in ("Pending", "Placing", "Provisioning", "Starting")
+    if is_starting and is_refused and decision is not None:
         return decision.verdict, "warning" if ready else "critical"
     if phase == "Degraded":
         return phase, "warning"
     available = find_condition(status.conditions, AVAILABLE_CONDITION)
     since = available.last_transition_time if available else None
-    if phase in ("Pending", "Placing", "Provisioning", "Starting") and _has_lasted(since, facts, SLOW_START):
+    if is_starting and _has_lasted(since, facts, SLOW_START):
         return f"{phase} for long", "warning"
     progressing = find_condition(status.conditions, "Progressing")
     if progressing and progressing.status == "False" and progressing.reason != "Complete":
         return "RolloutPaused", "warning"
     crashing = find_condition(status.conditions, CRASHING_CONDITION)
     if crashing and crashing.status == "True" and phase not in ("Pending", "Deleting"):
-        return "Crashing", "warning"
+        failures = (status.health.failures or 0) if status.health else 0
+        # One failure after which the replica became ready is history, not a crash loop.
+        return "Crashing", "info" if phase == "Running" and failures == 1 else "warning"
     if phase == "Deleting" and _has_lasted(service.metadata.deletion_timestamp, facts, SLOW_START):
         return "Deleting for long", "warning"
     return "", "info"
@@ -212,7 +217,7 @@ def workload_problems(workloads: Iterable[LatticeWorkload], facts: Facts) -> Ite
             title,
             blocker.cause,
             blocker.since,
-            _command(f"why workload/{name}", namespace),
+            command_in(namespace, f"why workload/{name}"),
         )
 
 
@@ -223,7 +228,7 @@ def node_problems(nodes: Iterable[LatticeNode], facts: Facts) -> Iterator[Proble
         blocker: Blocker | None = node_blocker(node)
         drained = find_condition(node.status.conditions, DRAINED_CONDITION)
         created = node.metadata.creation_timestamp
-        if drained and drained.status == "False" and drained.reason == DRAIN_BLOCKED_REASON:
+        if drained and drained.status == "False" and drained.reason in STUCK_DRAIN_REASONS:
             since = drained.last_transition_time or ""
             yield Problem("warning", f"node/{name}", "", "DrainStuck", drained.message, since, command)
         elif is_draining(node) and not node.metadata.deletion_timestamp:
@@ -298,7 +303,3 @@ def ledger_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
         since = (exceeded.last_transition_time or "") if exceeded and is_refusing else ""
         name = f"ledger/{ledger.metadata.name}"
         yield Problem("warning", name, "", BUDGET_CONDITION, cause, since, f"lattice describe {name}")
-
-
-def _command(words: str, namespace: str) -> str:
-    return f"lattice {words}" + ("" if namespace == DEFAULT_NAMESPACE else f" -n {namespace}")

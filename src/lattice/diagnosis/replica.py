@@ -1,11 +1,12 @@
 """Why one replica does not run: the first stage that blocks, from the stored objects alone."""
 
-from lattice.diagnosis.blocker import Blocker, Facts, Stage
+from lattice.diagnosis.blocker import Blocker, Facts, Stage, command_in
 from lattice.diagnosis.machines import machine_blocker, node_blocker
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
 from lattice.kinds.meta.quantity import pluralize
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
-from lattice.lifecycle.replica_observation import is_terminating, unschedulable_reason
+from lattice.lifecycle.replica_observation import OVER_BUDGET, is_terminating, unschedulable_reason
 from lattice.lifecycle.replica_template import node_group_of
 from lattice.lifecycle.retry import (
     EVICTED_FROM_NODE,
@@ -51,8 +52,11 @@ def replica_name(replica: LatticeWorkload) -> str:
     return f"workload/{replica.metadata.namespace}/{replica.metadata.name}"
 
 
-def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
-    """Return the first stage that keeps the workload from being ready, or None if it is ready."""
+def diagnose_replica(
+    replica: LatticeWorkload, facts: Facts, service: LatticeService | None = None
+) -> Blocker | None:
+    """Return the first stage that keeps the workload from being ready, or None if it is ready; `service` is the
+    service of a replica."""
     if is_terminating(replica):
         node = replica.status.binding.node if replica.status.binding else ""
         waits = f"it is being deleted, and node {node} has not confirmed that it has ended" if node else ""
@@ -85,7 +89,7 @@ def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
     if is_failing(replica) and (replica.status.binding is None or has_ended(replica)):
         return _failure(replica)
     if replica.status.binding is None:
-        return _unbound(replica, facts)
+        return _unbound(replica, facts, service)
     return (
         _node(replica, facts)
         or _evicting(replica)
@@ -94,8 +98,10 @@ def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
     )
 
 
-def _unbound(replica: LatticeWorkload, facts: Facts) -> Blocker:
+def _unbound(replica: LatticeWorkload, facts: Facts, service: LatticeService | None) -> Blocker:
     cluster, node_class = node_group_of(replica)
+    if service is not None and unschedulable_reason(replica) and (refused := _purchase(service, cluster)):
+        return refused
     machine = machine_blocker(cluster, node_class, facts) if cluster else None
     if machine is not None:
         return machine
@@ -126,6 +132,26 @@ def _unbound(replica: LatticeWorkload, facts: Facts) -> Blocker:
         fix="add capacity, remove other workloads, or request less",
         command="lattice get nodes",
     )
+
+
+def _purchase(service: LatticeService, cluster: str) -> Blocker | None:
+    """Why placement buys no machine for a waiting replica of the service in the cluster, as placement has
+    recorded it."""
+    for record in service.status.remediation:
+        if record.cluster != cluster or not record.reason or record.refused:
+            continue
+        is_budget = record.reason.startswith(OVER_BUDGET)
+        return Blocker(
+            "Budget" if is_budget else "Machine",
+            f"cluster/{cluster}",
+            f"no node has capacity for it, and no machine is bought for it: {record.reason}",
+            need=record.need,
+            have=record.have,
+            next="Lattice buys the machine as soon as budgets and limits allow it",
+            fix="raise the budget or the limit, or remove other workloads",
+            command="lattice get ledgers" if is_budget else f"lattice describe cluster/{cluster}",
+        )
+    return None
 
 
 def _amounts(replica: LatticeWorkload) -> tuple[str, str]:
@@ -205,9 +231,10 @@ def _failure(replica: LatticeWorkload) -> Blocker:
         next=next_step,
         next_at=next_at,
         fix=fix,
-        command=f"lattice logs {name}"
-        if stage in ("Crash", "Probe")
-        else f"lattice describe workload/{name}",
+        command=command_in(
+            replica.metadata.namespace,
+            f"logs {name}" if stage in ("Crash", "Probe") else f"describe workload/{name}",
+        ),
         exit_code=status.last_exit_code,
         log=log,
     )
@@ -224,7 +251,7 @@ def _starting(replica: LatticeWorkload) -> Blocker:
             since=status.state_since or "",
             next="the agent repeats the probe; the replica counts as ready once it passes",
             fix="check the path, the port and the answer of the readiness probe, and what the program logs",
-            command=f"lattice logs {replica.metadata.name}",
+            command=command_in(replica.metadata.namespace, f"logs {replica.metadata.name}"),
         )
     if status.actual_state == "Starting":
         return Blocker(
@@ -233,7 +260,7 @@ def _starting(replica: LatticeWorkload) -> Blocker:
             f"it is starting on node {node}: the image is being pulled, or the startup probe has not passed yet",
             since=status.state_since or "",
             next="a start that takes too long counts as a failure, and is repeated",
-            command=f"lattice logs {replica.metadata.name}",
+            command=command_in(replica.metadata.namespace, f"logs {replica.metadata.name}"),
         )
     return Blocker(
         "Start",

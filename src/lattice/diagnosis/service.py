@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lattice.diagnosis.blocker import Blocker, Facts
+from lattice.diagnosis.blocker import Blocker, Facts, command_in
 from lattice.diagnosis.replica import diagnose_replica
 from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import find_condition
@@ -11,12 +11,15 @@ from lattice.kinds.meta.quantity import pluralize, without_amounts
 from lattice.kinds.service import (
     AVAILABLE_CONDITION,
     CRASHING_CONDITION,
+    NO_SURGE_CAPACITY,
     PLACED_CONDITION,
     PROGRESSING_CONDITION,
+    SCALE_DOWN_WAITS,
     LatticeService,
 )
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_terminating
+from lattice.lifecycle.rollout import SURGE_ADVICE
 from lattice.lifecycle.service_health import ServiceHealth, placed_replicas, service_health
 
 
@@ -53,8 +56,9 @@ class ServiceDiagnosis:
                 f"It runs: {counts}.{crashes}" if health.phase == "Running" else f"{health.phase}: {counts}."
             )
         first = self.blockers[0]
-        subject = f"{first.first}: " if first.first else ""
-        return f"{health.phase}, {counts}. {subject}{first.blocker.cause}."
+        cause = first.blocker.cause
+        sentence = f"{first.first}: {cause}" if first.first else f"{cause[:1].upper()}{cause[1:]}"
+        return f"{health.phase}, {counts}. {sentence}."
 
 
 def diagnose_service(
@@ -75,7 +79,7 @@ def diagnose_service(
         # A replica that terminates is on its way out: others take its place.
         if is_terminating(replica) and not service.metadata.deletion_timestamp:
             continue
-        blocker = diagnose_replica(replica, facts)
+        blocker = diagnose_replica(replica, facts, service)
         if blocker is None:
             continue
         key = (blocker.stage, without_amounts(blocker.cause))
@@ -148,7 +152,7 @@ def _placement_blocker(service: LatticeService, health: ServiceHealth) -> Blocke
         since=(condition.last_transition_time or "") if condition else "",
         next="Lattice places it as soon as supply, budgets or requirements change",
         fix="the smallest changes that would make it fit are listed by `lattice fit`",
-        command=f"lattice fit service/{service.metadata.name} -n {service.metadata.namespace}",
+        command=command_in(service.metadata.namespace, f"fit service/{service.metadata.name}"),
     )
 
 
@@ -157,13 +161,22 @@ def _rollout_blocker(service: LatticeService) -> Blocker | None:
     is_paused = progressing is not None and progressing.status == "False" and progressing.reason != "Complete"
     if progressing is None or not is_paused:
         return None
-    name = service.metadata.name
+    # The advice of the message is the fix.
+    cause = progressing.message.removesuffix(f". {SURGE_ADVICE}")
+    if progressing.reason == SCALE_DOWN_WAITS:
+        next_step = "the surplus replicas stop once the other replicas are ready"
+        fix = "mend what keeps the other replicas from being ready"
+    else:
+        next_step = "the update goes on as soon as the cause is gone; until then the other replicas run on"
+        fix = "correct the new revision, or apply the previous one again"
+        if progressing.reason == NO_SURGE_CAPACITY:
+            fix = f"{SURGE_ADVICE[:1].lower()}{SURGE_ADVICE[1:]}"
     return Blocker(
         "Rollout",
         f"service/{path_of(service)}",
-        progressing.message,
+        cause,
         since=progressing.last_transition_time or "",
-        next="the update goes on as soon as the cause is gone; until then the other replicas run on",
-        fix="correct the new revision, or apply the previous one again",
-        command=f"lattice describe service/{name}",
+        next=next_step,
+        fix=fix,
+        command=command_in(service.metadata.namespace, f"describe service/{service.metadata.name}"),
     )

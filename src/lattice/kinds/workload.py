@@ -385,8 +385,9 @@ class LatticeWorkload(Kind):
             Column("Ready", ".status.ready", "boolean"),
             Column("Node", ".status.binding.node"),
             Column("Restarts", ".status.restarts", "integer"),
-            Column("Reason", ".status.failureReason"),
-            Column("How", ".status.failureMessage", priority=1),
+            # The last failure of a workload that is ready again is history.
+            Column("Reason", ".status.failureReason", unless=".status.ready"),
+            Column("How", ".status.failureMessage", priority=1, unless=".status.ready", max_chars=60),
             Column("Attempts", ".status.retry.attempts", "integer", 1),
             Column("Exit", ".status.lastExitCode", "integer", 1),
             Column("Desired", ".spec.desiredState", priority=1),

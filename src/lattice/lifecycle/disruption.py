@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lattice.kinds.meta.conditions import find_condition
-from lattice.kinds.service import PLACED_CONDITION, LatticeService
+from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, ROLLOUT_COMPLETE, LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.eviction import DecidedEvictions, is_available
 from lattice.lifecycle.workload import desired_state
@@ -22,6 +22,8 @@ class ServiceAvailability:
     evicting: int = 0
     # More replicas exist than were placed: a rollout or scale-down is about to remove some.
     is_changing: bool = False
+    # Why the update or the scale-down does not go on, if it does not.
+    change_blocker: str = ""
     # The reason why a replica of the service is unschedulable, if there is such a replica.
     unschedulable_reason: str = ""
 
@@ -49,8 +51,14 @@ def service_availability(
             evicting_count += 1
     expected = _expected_replicas(service) if service else None
     is_changing = expected is not None and live > expected + is_surged
+    progress = find_condition(service.status.conditions, PROGRESSING_CONDITION) if service else None
+    is_blocked = progress is not None and progress.status == "False" and progress.reason != ROLLOUT_COMPLETE
     return ServiceAvailability(
-        available, service.spec.min_replicas if service else 0, evicting_count, is_changing
+        available,
+        service.spec.min_replicas if service else 0,
+        evicting_count,
+        is_changing,
+        progress.message if progress and is_changing and is_blocked else "",
     )
 
 

@@ -31,6 +31,9 @@ from lattice.lifecycle.node_health import is_under_pressure
 
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
+# The reason of the Drained condition while the drain waits for an update that does not go on.
+UPDATE_BLOCKED_REASON = "UpdateBlocked"
+STUCK_DRAIN_REASONS = frozenset({DRAIN_BLOCKED_REASON, UPDATE_BLOCKED_REASON})
 DRAIN_REASON = "the node is being drained"
 
 
@@ -68,6 +71,8 @@ class DrainPlan:
     surge_services: tuple[str, ...]
     # No node accepts a replica of one of the surge services.
     is_surge_unschedulable: bool = False
+    # The drain waits for an update or a scale-down that does not go on.
+    is_update_blocked: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -192,6 +197,7 @@ def plan_drain(
     evictions: list[NodeEviction] = []
     blocked = {resident.name: "the workload is being stopped" for resident in ordered if resident.is_evicting}
     surge: dict[str, None] = {}
+    is_update_blocked = False
     evicting = Counter({name: availability.evicting for name, availability in services.items()})
     spare = {
         name: availability.available - availability.min_available for name, availability in services.items()
@@ -206,9 +212,9 @@ def plan_drain(
             replicas = pluralize(evicting[resident.service], "replica")
             blocked[resident.name] = f"{replicas} of service {resident.service} already being evicted"
         elif availability.is_changing:
-            blocked[resident.name] = (
-                f"waiting until service {resident.service} has finished replacing or removing replicas"
-            )
+            change = f"waiting until service {resident.service} has finished replacing or removing replicas"
+            blocked[resident.name] = "; ".join(filter(None, (change, availability.change_blocker)))
+            is_update_blocked |= bool(availability.change_blocker)
         elif spare[resident.service] < 1:
             reason = availability.unschedulable_reason
             unschedulable = f"; no node accepts the replacement: {reason}" if reason else ""
@@ -222,7 +228,11 @@ def plan_drain(
             spare[resident.service] -= 1
             evictions.append(NodeEviction(resident.name, DRAIN_REASON))
     return DrainPlan(
-        tuple(evictions), blocked, tuple(surge), any(services[name].unschedulable_reason for name in surge)
+        tuple(evictions),
+        blocked,
+        tuple(surge),
+        any(services[name].unschedulable_reason for name in surge),
+        is_update_blocked,
     )
 
 
@@ -273,9 +283,9 @@ def drained_condition(drain: DrainPlan, residents: int) -> Condition:
     parts = [f"{pluralize(residents, 'workload')} still on the node", *blocked[:3]]
     if len(blocked) > 3:
         parts.append(f"and {len(blocked) - 3} more")
-    return Condition(
-        type=DRAINED_CONDITION,
-        status="False",
-        reason=DRAIN_BLOCKED_REASON if drain.is_surge_unschedulable else "Leaving",
-        message="; ".join(parts),
-    )
+    reason = "Leaving"
+    if drain.is_surge_unschedulable:
+        reason = DRAIN_BLOCKED_REASON
+    elif drain.is_update_blocked:
+        reason = UPDATE_BLOCKED_REASON
+    return Condition(type=DRAINED_CONDITION, status="False", reason=reason, message="; ".join(parts))

@@ -16,6 +16,9 @@ from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
 from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
 from lattice.lifecycle.replica_template import NodeGroupKey, node_group_of, workload_template
 
+# A refused purchase whose reason begins so was refused by a budget.
+OVER_BUDGET = "over budget"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeShortage:

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 from lattice.lifecycle.replica_template import NodeGroupKey
 
 T = TypeVar("T")
+# What a user can do while no node accepts the surge replica and Lattice adds no machine.
+SURGE_ADVICE = "Add a node, remove other workloads, or lower replicas.min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,9 @@ class Replica:
     # Marked for deletion, and its object still exists.
     is_terminating: bool = False
     node: str = ""
-    # The reason of the last failure, while the replica is down.
+    # The reason of the last failure, while the replica is down, and its details.
     failure: str = ""
+    failure_message: str = ""
     # The reason why no node accepts the replica, with the missing resources.
     unschedulable_reason: str = ""
     # The replica failed, and no restart would help.
@@ -46,12 +49,14 @@ class RolloutSteps:
 
     start: tuple[NodeGroupKey, ...] = ()
     stop: tuple[str, ...] = ()
-    # Replicas of another revision, or in a node group without a placement, still exist.
+    # Replicas of another revision still exist, or replicas are about to move to another node group.
     is_rolling: bool = False
     # As many replicas of the current revision are ready as are desired.
     is_ready: bool = True
     # The reason why the new revision fails; the rollout replaces no replica until the new revision is ready.
     failure: str = ""
+    # Details of the failure; empty if no replica has it any more.
+    failure_message: str = ""
     # Surplus replicas exist that must not stop until other replicas are ready.
     is_waiting: bool = False
     # The reason why the surge replica is unschedulable; the rollout replaces no replica until it is
@@ -105,11 +110,19 @@ def next_steps(
     removable = _removal_order([*diff.outdated, *diff.surplus], live)
     stop = _removable(removable, max(total, min_ready), live)
     current = [replica for replica in live if replica.revision == revision]
-    is_ready = sum(replica.is_ready for replica in current) >= total
-    failed_surge = _failed_surge(current, total, live, limits) if diff.outdated and not stop else None
+    is_ready = sum(replica.is_ready for replica in current if replica.node_group in desired) >= total
+    # Replicas of the current revision that no other replica is to replace are a scale-down.
+    is_rolling = bool(diff.outdated) and (
+        bool(diff.missing) or any(replica.revision != revision for replica in diff.outdated)
+    )
+    failed_surge = _failed_surge(current, total, live, limits) if is_rolling and not stop else None
     if failed_surge is not None:
         return RolloutSteps(
-            stop=(failed_surge.name,), is_rolling=True, is_ready=is_ready, failure=failed_surge.failure
+            stop=(failed_surge.name,),
+            is_rolling=True,
+            is_ready=is_ready,
+            failure=failed_surge.failure,
+            failure_message=failed_surge.failure_message,
         )
     staying = [replica for replica in live if replica.name not in stop]
     waiting = {
@@ -120,17 +133,18 @@ def next_steps(
     start = _node_groups_to_start(diff.missing, total, staying, replicas, waiting)
     # A surge replica that still runs beside other workloads may become ready after a manual retry.
     has_surge = len(live) > total and bool(current)
-    if diff.outdated and final_failure and len(staying) >= total and not has_surge:
+    if is_rolling and final_failure and len(staying) >= total and not has_surge:
         return RolloutSteps((), stop, is_rolling=True, is_ready=is_ready, failure=final_failure)
-    failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
+    failing = min((replica for replica in current if replica.is_failing), key=lambda r: r.slot, default=None)
     unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
     return RolloutSteps(
         start,
         stop,
-        is_rolling=bool(diff.outdated),
+        is_rolling=is_rolling,
         is_ready=is_ready,
-        is_waiting=not diff.outdated and len(stop) < len(removable),
-        failure=min(failing)[1] if failing else "",
+        is_waiting=not is_rolling and len(stop) < len(removable),
+        failure=failing.failure if failing else "",
+        failure_message=failing.failure_message if failing else "",
         unschedulable_reason=unschedulable[0] if unschedulable else "",
     )
 

@@ -11,6 +11,8 @@ from lattice.kinds.service import (
     AVAILABLE_CONDITION,
     CRASHING_CONDITION,
     PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
     LatticeService,
     ServicePhase,
 )
@@ -47,6 +49,8 @@ class ServiceHealth:
     reason: str
     message: str
     has_been_available: bool
+    # Generation of the service that the health is about.
+    generation: int
 
     @property
     def is_available(self) -> bool:
@@ -62,12 +66,14 @@ class ServiceHealth:
                 status="True" if is_ready else "False",
                 reason="ReplicasReady" if is_ready else self.reason,
                 message=self.message,
+                observed_generation=self.generation,
             ),
             Condition(
                 type=AVAILABLE_CONDITION,
                 status="True" if self.is_available else "False",
                 reason=MINIMUM_READY if self.is_available else self.reason,
                 message=self.message,
+                observed_generation=self.generation,
             ),
         )
 
@@ -119,6 +125,7 @@ def service_health(service: LatticeService, replicas: Sequence[LatticeWorkload])
         reason=reason,
         message=f"{message}; {cause}" if cause else message,
         has_been_available=has_been_available,
+        generation=service.metadata.generation,
     )
 
 
@@ -137,11 +144,23 @@ def _phase(
     failing = [replica for replica in live if is_failing(replica)]
     lost = [replica for replica in live if replica.status.actual_state == "Unknown"]
     is_unwell = has_been_available or failing or lost
+    if ready and _is_refused(service):
+        return "Degraded"
     if ready:
         return "Degraded" if is_unwell else "Starting"
     if failing and all(is_reported_failed(replica) for replica in live):
         return "Failed"
     return "Down" if is_unwell else _first_start_phase(service, live)
+
+
+def _is_refused(service: LatticeService) -> bool:
+    """Whether placement has refused some replicas of the service."""
+    placed = find_condition(service.status.conditions, PLACED_CONDITION)
+    return (
+        placed is not None
+        and placed.status == "False"
+        and placed_replicas(service) < wanted_replicas(service)
+    )
 
 
 def _first_start_phase(service: LatticeService, live: Sequence[LatticeWorkload]) -> ServicePhase:
@@ -161,6 +180,9 @@ def _cause(service: LatticeService, phase: ServicePhase, live: Sequence[LatticeW
     if phase in ("Running", "Deleting"):
         return phase, ""
     if phase == "Updating":
+        progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if progress and progress.status == "False" and progress.reason != ROLLOUT_COMPLETE:
+            return progress.reason, progress.message
         return "Updating", "replicas of an earlier revision are being replaced"
     waiting = [replica for replica in live if not replica.status.ready]
     failing = [replica for replica in waiting if is_failing(replica)]
@@ -204,14 +226,21 @@ def crash_report(
 ) -> CrashReport | None:
     """Return what to report about failing replicas; None for a service whose replicas never failed.
 
-    An event is due when the number of failures reaches the next power of two, so that a crash loop has events
-    at growing intervals. The last number is in the status: a new leader repeats no event.
+    An event is due when the service becomes Failed, and when the number of failures reaches the next power of
+    two, so that a crash loop has events at growing intervals. The last number is in the status: a new leader repeats no event.
     """
     previous = service.status.health.failures or 0 if service.status.health else 0
     if not health.failures:
         if find_condition(service.status.conditions, CRASHING_CONDITION) is None:
             return None
-        return CrashReport(Condition(type=CRASHING_CONDITION, status="False", reason="NoFailures"))
+        return CrashReport(
+            Condition(
+                type=CRASHING_CONDITION,
+                status="False",
+                reason="NoFailures",
+                observed_generation=health.generation,
+            )
+        )
     failed = [
         replica
         for replica in replicas
@@ -229,6 +258,8 @@ def crash_report(
         status="True",
         reason=worst.status.failure_reason or REPLICA_FAILED,
         message=message,
+        observed_generation=health.generation,
     )
-    is_due = health.failures.bit_length() > previous.bit_length()
+    is_newly_failed = health.phase == "Failed" and service.status.phase != "Failed"
+    is_due = is_newly_failed or health.failures.bit_length() > previous.bit_length()
     return CrashReport(condition, message if is_due else "")

@@ -405,7 +405,9 @@ def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePerio
         # The stopped run is over: a start needs a new run number.
         retry = next_run(retry, inputs.revision, grace_periods.retry)
     if retry.attempts:
-        reason = f"Restarting after {_failures(retry)}; the back-off is over"
+        attempt, longest = retry.attempts + 1, grace_periods.retry.max_attempts
+        of = f" of {longest}" if attempt <= longest else ""
+        reason = f"Restarting after {_failures(retry)}: attempt {attempt}{of}"
         return Decision(Action.RECREATE, reason, retry, grace_periods.missing)
     if report.revision not in ("", inputs.revision):
         return Decision(

@@ -252,7 +252,8 @@ def workload_conditions(status: WorkloadStatus, reason: str) -> Iterator[Conditi
     yield Condition(
         type=READY_CONDITION,
         status="True" if status.ready else "False",
-        reason=status.failure_reason or status.actual_state,
+        # The failure of an earlier run stays in the status; a workload that is ready has none.
+        reason=status.actual_state if status.ready else status.failure_reason or status.actual_state,
         message=reason,
     )
     retry = status.retry

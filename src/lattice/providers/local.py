@@ -248,14 +248,17 @@ class LocalProvider:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            # As for the agent: a second interrupt must not leave the workloads running.
+            start_new_session=True,
         )
         output, _ = await process.communicate()
         if process.returncode:
             lines = output.decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else f"`lattice agent --clear` ended with code {process.returncode}"
             raise Unavailable(
-                f"the workloads of {node} cannot be stopped: {lines[-1] if lines else ''}",
+                f"the workloads of {node} cannot be stopped: {reason}",
                 where=str(machine_dir),
-                fix="see the log of the agent",
+                fix=f"see {machine_dir / LOG_FILE}, and end the remaining processes",
             )
 
 

@@ -25,7 +25,7 @@ BAD = [
         id="more than any node can have",
     ),
     pytest.param(
-        changed(a_workload_manifest(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"
+        changed(a_workload_manifest(), "spec.requests.cpu", "lots"), "must be a quantity", id="not a quantity"
     ),
     pytest.param(
         a_workload_manifest(limits={"cpu": "500m"}),

@@ -63,7 +63,7 @@ def test_plan_of_a_budget_change_has_an_id(lattice, tmp_path, world):
     lines = squeezed_lines(ran.out)
     assert lines[0] == "1 declaration changed, no placement changes; $0.60/h, unchanged"
     assert "~ latticepool/p1 spec.budget.maxMonthlyCost 600 → 700" in lines
-    assert "latticepool/p1 $600.00 → $700.00 72 % → 62 % 80 % hard $0.3722" in lines
+    assert "latticepool/p1 $600.00 → $700.00 72 % → 61 % 80 % hard $0.3722" in lines
     assert lines[-1].startswith("plan p-")
 
 

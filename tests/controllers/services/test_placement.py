@@ -104,6 +104,18 @@ async def test_last_budget_goes_to_first_service_by_name() -> None:
         assert fleet.placed("api") == {("p1-001", "m"): 1}
         assert fleet.placed("web") == {}
         assert fleet.condition("Placed", "web").reason == "OverBudget"  # type: ignore[union-attr]
+
+
+async def test_decision_follows_a_scale_down() -> None:
+    pool = a_pool(budget=160)  # one machine at $0.20 for 744 hours is $148.80
+    async with running_fleet(a_class(), pool, a_service(cores=3, replicas=2)) as fleet:
+        for replicas, verdict in ((2, "OverBudget"), (1, "Placed"), (2, "OverBudget"), (0, "Placed")):
+            await fleet.apply(a_service(cores=3, replicas=replicas))
+            await fleet.converge()
+            decision = fleet.service().status.scheduler_decision
+            assert decision is not None
+            assert decision.verdict == verdict
+            assert ("replica 2 of 2" in decision.reason) == (verdict == "OverBudget")
         assert fleet.paid() == Counter({("p1-001", "m"): 1})
 
 
@@ -218,7 +230,7 @@ async def test_deleted_pool_keeps_running_replicas() -> None:
         assert stale is not None
         assert (stale.status, stale.message) == (
             "True",
-            "a new placement would choose other pools; running replicas stay: p1: no longer offered",
+            "running replicas stay, although a new placement would not put them there: p1 is no longer offered",
         )
         await fleet.apply(a_service(replicas=3))
         await fleet.converge()

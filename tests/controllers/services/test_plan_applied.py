@@ -125,7 +125,7 @@ async def test_deleted_pool_removes_nothing_as_planned(world: World, going: str,
         made = plan(now, wanted, gone)
         said, moving = (
             made.state_after,
-            {move.name for move in made.would_move if f"{going}: no longer offered" in move.reasons},
+            {move.name for move in made.would_move if f"{going} is no longer offered" in move.reasons},
         )
         assert said is not None
         for _, _, name in gone:

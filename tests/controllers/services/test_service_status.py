@@ -127,6 +127,22 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, bool, str]] =
         False,
         "0 of 2 replicas are ready; web-0 failed: RUNTIME_ERROR: exited with code 3",
     ),
+    "a part of a new service cannot be placed": (
+        a_web_service(
+            1,
+            3,
+            status={
+                "conditions": [
+                    {"type": "Placed", "status": "False", "reason": "OverBudget", "message": "no"}
+                ],
+                "schedulerDecision": {"verdict": "OverBudget", "reason": "replica 2 of 3: over budget"},
+            },
+        ),
+        [a_replica_of_web(0)],
+        "Degraded",
+        False,
+        "1 of 3 replicas are ready; not placed: replica 2 of 3: over budget",
+    ),
     "one is reported as failed, another is on its second attempt": (
         a_web_service(2, 2, **WAS_AVAILABLE),
         [a_failing_replica(0, 1), a_failing_replica(1, 9)],
@@ -180,6 +196,27 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, bool, str]] =
         "Updating",
         True,
         "2 of 2 replicas are ready; replicas of an earlier revision are being replaced",
+    ),
+    "an update that a failure holds up": (
+        a_web_service(
+            1,
+            1,
+            status={
+                "hasBeenAvailable": True,
+                "conditions": [
+                    {
+                        "type": "Progressing",
+                        "status": "False",
+                        "reason": "INVALID_IMAGE",
+                        "message": "Update is paused",
+                    }
+                ],
+            },
+        ),
+        [a_replica_of_web(0, spec={"revision": "b" * 24})],
+        "Updating",
+        True,
+        "1 of 1 replicas are ready; Update is paused",
     ),
     "available with fewer than the regions demand": (
         a_web_service(2, 1, placement={"requiredRegions": ["a", "b"]}, **WAS_AVAILABLE),
@@ -256,7 +293,7 @@ async def test_crash_loop_writes_events_at_growing_intervals() -> None:
                 await plane.clock.advance(60)
     events = [event for event in await plane.all(Event) if event.reason == "ReplicaFailing"]
     assert {event.type for event in events} == {"Warning"}
-    assert sorted(int(event.message.split()[0]) for event in events) == [1, 2, 4, 8, 16]
+    assert sorted(int(event.message.split()[0]) for event in events) == [1, 2, 4, 5, 8, 16]
     assert "web-0 failed: RUNTIME_ERROR: exited with code 3" in events[0].message
     service = await plane.get(LatticeService, "web", "default")
     assert service is not None

@@ -91,7 +91,7 @@ def test_quantity_parses(parse, text, amount):
             id="more digits, with a unit",
         ),
         pytest.param(
-            q.parse_cores, "9" * 20 + "x", "must be 0 or more", id="more digits, of a unit that there is not"
+            q.parse_cores, "9" * 20 + "x", "must be a quantity", id="more digits, of a unit that there is not"
         ),
         pytest.param(q.parse_bytes, "١٦Gi", 'got "١٦Gi"', id="digits of other scripts"),
         pytest.param(q.parse_bytes, "", 'got ""', id="nothing at all"),

@@ -183,7 +183,7 @@ def test_misplaced_replica_is_kept_and_listed_as_would_move(
                  id="a budget that reaches its alert"),
     pytest.param([a_cloud(budget={"monthly": 200}), a_service(cores=4)], [a_service("b", cores=4)],
                  "budget of cloudinfrastructure/cloud is exceeded: 144 % of its limit; the limit is soft and does not stop purchases", id="a soft budget that is passed"),
-    pytest.param([a_pool(capacity={"maxNodes": 5}), a_service(cores=4, replicas=3)], [a_service("b", cores=4)], "p1 is 80 % full",
+    pytest.param([a_pool(capacity={"maxNodes": 5}), a_service(cores=4, replicas=3)], [a_service("b", cores=4)], "p1 uses 4 of 5 nodes",
                  id="a pool that is nearly full"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_service(requiredRegions=["p1", "p2"])], [a_service(requiredRegions=["p1"])],
                  "default/api would run in one region only", id="a service that would run in one region only"),

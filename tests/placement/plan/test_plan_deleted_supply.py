@@ -39,7 +39,7 @@ def test_replicas_of_deleted_supply_stay_and_would_move(
     assert made.total == (rate, rate)
     (moving,) = made.would_move
     (place,) = where
-    assert moving.reasons == (f"{place[0]}: no longer offered",)
+    assert moving.reasons == (f"{place[0]} is no longer offered",)
     assert moving.destination == {("p2", "p2-001", "l"): 2}
     assert made.state_after is not None
     assert made.state_after.replica_counts == {API: where}

@@ -272,7 +272,7 @@ def test_higher_prices_cost_more_and_move_nothing() -> None:
     pytest.param(WhatIfEvent(lost_offers=("moon",)), NotFound, "no pool, region or infrastructure moon", id="a pool that is not there"),
     pytest.param(WhatIfEvent(lost_offers=("p1/r",)), NotFound, "no pool, region or infrastructure p1/r", id="a region of a pool"),
     pytest.param(WhatIfEvent(dropped_compliance=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="compliance of an unknown pool"),
-    pytest.param(WhatIfEvent(dropped_compliance=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="compliance that it does not have"),
+    pytest.param(WhatIfEvent(dropped_compliance=(("p1", "hipaa"),)), Invalid, "p1 does not have compliance hipaa", id="compliance that it does not have"),
 ])  # fmt: skip
 def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -14,7 +14,7 @@ from lattice.placement.queries.dispatch import answer_query
 from lattice.placement.queries.plan_document import Document
 
 LATE = datetime(2026, 11, 28, tzinfo=UTC)  # three days of the month are left
-USED_UP = "! budget of latticepool/p1 has no headroom for one more machine: need $0.20/h, have $0.077777/h, missing $0.122223/h"
+USED_UP = "! The budget of latticepool/p1 does not pay for one more machine: it costs $0.20/h, and $0.077777/h is left."
 
 
 def planned(supply: Kind, replicas: int) -> Document:

@@ -2,6 +2,7 @@
 and is ready."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -148,7 +149,11 @@ async def probe_once(
             return ProbeResult(True)
     except TimeoutError:
         return ProbeResult(False, f"no response within {timeout:g} s")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        # The words of the operating system, such as "connection refused", without its number.
+        detail = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+        return ProbeResult(False, detail)
+    except ValueError as error:
         return ProbeResult(False, str(error))
 
 

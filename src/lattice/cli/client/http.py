@@ -219,7 +219,10 @@ class Client:
             case ssl.SSLCertVerificationError():
                 fix = "use the kubeconfig that this server wrote"
                 if self.server.source in ADDRESS_VARIABLES:
-                    fix = "set LATTICE_CA to the CA certificate that signed the server's certificate"
+                    fix = (
+                        "use --kubeconfig with the kubeconfig in the server's data folder, or set LATTICE_CA to a file "
+                        "with its certificate-authority-data, decoded from base64"
+                    )
                 return Unavailable(
                     f"{url} presents a certificate that is not trusted: {e.verify_message}", fix=fix
                 )

@@ -30,6 +30,12 @@ class Command(click.Command):
         words = [word for arg in args if (word := _normalize_flag(arg, switches))]
         try:
             return super().parse_args(ctx, list(words))
+        except click.NoSuchOption as error:
+            # The beginning of an option says more than its likeness to another one.
+            names = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+            if longer := sorted(name for name in names if name.startswith(error.option_name)):
+                error.possibilities = longer
+            raise
         except click.UsageError as error:
             reject_file_arguments(self, words, error)
             raise

@@ -91,8 +91,8 @@ class DrainWaiter:
                 problem = Unavailable(
                     f"node/{name} is not empty after {self.timeout:g} s: "
                     f"{self._remaining_message(name, workloads[name])}",
-                    fix="add capacity on other nodes, or increase --timeout; "
-                    "the drain continues until `lattice uncordon`",
+                    fix="wait longer with --timeout: the drain continues until `lattice uncordon`, and Lattice adds a "
+                    "machine if budgets and limits allow it",
                 )
                 say.error(problem)
                 return problem.exit_code

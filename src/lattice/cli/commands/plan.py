@@ -73,13 +73,14 @@ def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: Fle
     print_lines([*plan_lines(document, table_renderer(form)), *fit_hint(document, sources)])
     if document["isEmpty"]:
         return
+    # A plan with deletions, or without manifests, cannot be applied with one command: its id is of no use.
+    if not sources.files or sources.deletions:
+        return
     hint, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
     flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
-    # A plan with deletions, or without manifests, cannot be applied with one command.
-    is_appliable = bool(sources.files) and not sources.deletions
-    if is_appliable and sources.is_offline:
+    if sources.is_offline:
         hint += f"   computed from these files; to plan on a server: lattice plan {flags}"
-    elif is_appliable:
+    else:
         hint += f"   apply with: lattice apply {flags} --plan {document['id']}"
     print_lines(["", hint])
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -118,11 +119,17 @@ async def _run(settings: Settings, options: UpOptions) -> None:
             if options.seeds or options.manifests:
                 click.echo("")
             click.echo("Try, in another terminal:")
-            for command, purpose in suggestions(running.kubeconfig):
-                click.echo(f"  {command:<57}  {purpose}")
+            shown = suggestions(running.kubeconfig)
+            width = max(len(command) for command, _ in shown)
+            for command, purpose in shown:
+                click.echo(f"  {command:<{width}}  {purpose}")
             click.echo("\nPress Ctrl-C to stop.")
             await stop.wait()
             click.echo("\nstopping; the state stays in " + _relative_path(folder.resolve()))
+            # The agents need some seconds to stop their workloads; another Ctrl-C would only leave these running.
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGINT, click.echo, "still stopping: the agents end their workloads first"
+            )
 
 
 def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:

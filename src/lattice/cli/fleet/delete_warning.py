@@ -77,7 +77,7 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
     drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and the same for each other cluster' if len(names) > 1 else ''}"
     pronoun = "it" if sum(orphaned.values()) == 1 else "them"
     remedy = (
-        f"to move {pronoun}: {drain}"
+        f"if another pool accepts {pronoun}, {drain} moves {pronoun}"
         if orphaned
         else "Lattice removes empty machines soon, unless minNodes requires the machines"
     )

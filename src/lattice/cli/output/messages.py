@@ -20,7 +20,11 @@ def error(problem: LatticeError) -> None:
     where = f"{problem.where}: " if problem.where else ""
     lines = [f"{_coloured('error:', _RED)} {where}{problem.message}"]
     # A cause that the message already contains is not repeated.
-    lines += [f"  {cause}" for cause in problem.causes if str(cause) not in problem.message]
+    lines += [
+        f"  {cause}"
+        for cause in problem.causes
+        if str(cause) not in problem.message and cause.message != problem.message
+    ]
     lines += [f"  fix: {problem.fix}"] if problem.fix else []
     note("\n".join(lines))
 

@@ -108,8 +108,10 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     for cluster in document["clusters"]:
         nodes += sum(cluster["after"].values()) - sum(cluster["before"].values())
     parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'fewer'}"] if nodes else []
-    moves = len(document["wouldMove"])
+    moves = sum(service["to"] is not None for service in document["wouldMove"])
     parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
+    if homeless := len(document["wouldMove"]) - moves:
+        parts.append(f"{pluralize(homeless, 'service')} without another pool")
     unplaced = document["unplaced"]
     as_before = "" if any(service["isNew"] for service in unplaced) else " (unchanged)"
     # Partly placed services are counted apart from services without any placed replica.
@@ -133,7 +135,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     # The baseline of the plan differs from the machines that run now.
     real, late = format_hourly(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
-    note = f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."
+    note = f"Before and after count pending work as done{waits}. Current cost: {real}/h."
     return [*lines, *renderer.bullets([note])]
 
 
@@ -299,8 +301,8 @@ def _exhausted_budget_note(budget: JsonObject) -> str:
     """Note on a budget without headroom for one more machine."""
     need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
     return (
-        f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
-        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h"
+        f"The budget of {budget['subject']} does not pay for one more machine: it costs {format_dollars(need)}/h, "
+        f"and {format_dollars(have)}/h is left."
     )
 
 
@@ -347,12 +349,12 @@ def blocker_lines(document: JsonObject, service: str, renderer: TableRenderer) -
         rows.append(["", "fits without" if number == 0 else "or without", " and ".join(texts)])
     rows += [["", "conflict", conflict["text"]] for conflict in document["contradictions"]]
     rows += [["", "waits for", "; ".join(document["waits"])]] if document["waits"] else []
-    rows += [["", "fits in", _required(document["required"])]] if document["required"] else []
+    rows += [["", "would fit in", _required(document["required"])]] if document["required"] else []
     return renderer.aligned_rows(rows)
 
 
 def _required(required: JsonObject) -> str:
-    """Requirements of an offer that would fit: `2 new pools with region us-*; compliance gdpr; 3 nodes of
+    """Requirements of an offer that would fit: `2 new pools with: region us-*; compliance gdpr; 3 nodes of
     cpu 2, memory 4Gi`."""
     count, properties = required["places"], dict(required["requiredProperties"])
     machine, number = properties.pop("machine", {}), properties.pop("machines", 1)
@@ -367,7 +369,7 @@ def _required(required: JsonObject) -> str:
         words.append(f"{spaced} {_value(value)}")
     sized = f" of {_value(machine)}" if machine else ""
     place = "a new pool" if count == 1 else f"{count} new pools"
-    return f"{place} with {'; '.join([*words, *latencies, pluralize(number, 'node') + sized])}"
+    return f"{place} with: {'; '.join([*words, *latencies, pluralize(number, 'node') + sized])}"
 
 
 def _value(value: Any) -> str:
@@ -470,7 +472,9 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         mark = "!" if unplaced else ""
         rows.append([mark, loss["pool"], f"{len(loss['moved'])}", *money, names or "none"])
     table = renderer.table(
-        ["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right_aligned=(2, 3, 4)
+        ["", "LOST", "SERVICES MOVED", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"],
+        rows,
+        right_aligned=(2, 3, 4),
     )
     harmless = len(document["losses"]) - len(harmful)
     return join_blocks(

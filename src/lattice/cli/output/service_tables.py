@@ -49,6 +49,10 @@ def _head(document: JsonObject, renderer: TableRenderer) -> list[str]:
         now += f"; {cost} for {document['placed']:,}"
     lines = _verdict(document, renderer)
     lines += [f"{pluralize(document['replicas'], 'replica')} desired, {now}"]
+    unplaceable = sum(step["replicas"] for step in document["decisions"] if not step["chosen"])
+    if document["isPlaced"] and unplaceable and document["now"]:
+        text = f"no pool would accept {pluralize(unplaceable, 'replica')} of it today; running replicas stay"
+        lines += renderer.bullets([text])
     if document["isStale"]:
         would = format_placements(document["would"], renderer.wide)
         lines += renderer.bullets(
@@ -92,7 +96,20 @@ def _ranking_table(document: JsonObject, renderer: TableRenderer, pool: str) -> 
             labels = ["", ""]
         if not step["ranked"] and not pool:
             rows.append([*labels, "none", "", *("" for _ in plugins)])
-    return renderer.table(heads, rows, right_aligned=range(3, len(heads)))
+    ties = {
+        (step["ranked"][0]["name"], step["ranked"][1]["name"])
+        for step in document["decisions"]
+        if step.get("isTie") and len(step["ranked"]) > 1
+    }
+    return [
+        *renderer.table(heads, rows, right_aligned=range(3, len(heads))),
+        *renderer.bullets(
+            [
+                f"{name} and {rival} have equal scores: a hash of the names decides"
+                for name, rival in sorted(ties)
+            ]
+        ),
+    ]
 
 
 def _rejection_table(document: JsonObject, renderer: TableRenderer, pool: str) -> list[str]:

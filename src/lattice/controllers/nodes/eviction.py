@@ -28,7 +28,7 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.disruption import service_availability
 from lattice.lifecycle.drain import (
-    DRAIN_BLOCKED_REASON,
+    STUCK_DRAIN_REASONS,
     DrainPlan,
     NodeWorkload,
     drained_condition,
@@ -324,10 +324,10 @@ class EvictionController:
         # Reported again only for another blocker: other amounts are no news.
         is_news = (
             previous is None
-            or previous.reason != DRAIN_BLOCKED_REASON
+            or previous.reason not in STUCK_DRAIN_REASONS
             or without_amounts(previous.message) != without_amounts(condition.message)
         )
-        if condition.reason == DRAIN_BLOCKED_REASON and is_news:
+        if condition.reason in STUCK_DRAIN_REASONS and is_news:
             yield self._recorder.event(node, "NodeDrainStuck", condition.message, warning=True)
 
     def _update_surges(

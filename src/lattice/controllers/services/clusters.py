@@ -372,7 +372,11 @@ class ClusterController:
                 size = MachineSize(get("cpu", 0), get("memory", 0), get("storage", 0), 0, {})
             token, token_write = self.mint_token(node)
             # The token must be stored before the machine exists, or the agent could not join.
-            await self.context.commit([token_write])
+            writes: list[Write] = [token_write]
+            if node.status.agent_version:
+                message = "The machine had ended: starting it, and its agent, again"
+                writes.append(self._recorder.event(node, "MachineRestarted", message, warning=True))
+            await self.context.commit(writes)
             labels = {
                 key: value
                 for key, value in node.metadata.labels.items()

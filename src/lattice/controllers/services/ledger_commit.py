@@ -24,6 +24,7 @@ from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.pool import LatticePool
+from lattice.lifecycle.replica_observation import OVER_BUDGET
 from lattice.placement.inputs.ledger_math import (
     BudgetApproval,
     BudgetRejection,
@@ -119,7 +120,7 @@ class OverBudget:
     rejections: tuple[BudgetRejection, ...]
 
     def __str__(self) -> str:
-        return "over budget: " + "; ".join(map(str, self.rejections))
+        return f"{OVER_BUDGET}: " + "; ".join(map(str, self.rejections))
 
 
 class _LedgerUpdates(msgspec.Struct, frozen=True):

@@ -407,7 +407,8 @@ class PlacementWriter:
                 spec = msgspec.structs.replace(
                     cluster.spec, nodes=remaining, min_nodes=cluster.spec.min_nodes if remaining else 0
                 )
-                reason = "no service needs more machines"
+                surplus = cluster.spec.desired_nodes - spec.desired_nodes
+                reason = f"no replica needs {'it' if surplus == 1 else 'them'}"
                 nodes = self._nodes.by_index("cluster", name)
                 if unreachable := sorted(node.metadata.name for node in nodes if not_ready_message(node)):
                     reason = (
@@ -415,7 +416,7 @@ class PlacementWriter:
                         f"{reason}"
                     )
                 message = (
-                    f"Shrinking from {cluster.spec.desired_nodes} to {spec.desired_nodes} machines: {reason}"
+                    f"Removing {surplus} of {pluralize(cluster.spec.desired_nodes, 'machine')}: {reason}"
                 )
                 await self._commit(
                     [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]

@@ -5,6 +5,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import msgspec
 
@@ -18,11 +19,12 @@ from lattice.controllers.runtime.object_writes import (
     with_spec,
     with_status,
 )
+from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S
 from lattice.diagnosis.blocker import facts_from
-from lattice.diagnosis.machines import capacity_text
+from lattice.diagnosis.machines import capacity_text, is_machine_awaited
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
-from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.conditions import find_condition, find_false, merge_conditions
 from lattice.kinds.meta.quantity import without_amounts
 from lattice.kinds.service import (
     NO_SURGE_CAPACITY,
@@ -32,9 +34,10 @@ from lattice.kinds.service import (
     SCALE_DOWN_WAITS,
     LatticeService,
 )
-from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
+from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.replica_observation import (
+    SchedulingTimeout,
     holds_machine,
     is_owned,
     is_terminating,
@@ -53,7 +56,7 @@ from lattice.lifecycle.replica_template import (
     workload_template,
 )
 from lattice.lifecycle.retry import FINAL_SERVICE_FAILURES
-from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
+from lattice.lifecycle.rollout import SURGE_ADVICE, Replica, RolloutSteps, ScaleDownLimits, next_steps
 from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
@@ -72,6 +75,7 @@ class ReplicaController:
     surges: Callable[[], Mapping[str, str]] = dict
     # The evictions that this leader has decided: a replica that is being evicted does not count as ready.
     evictions: DecidedEvictions = field(default_factory=DecidedEvictions)
+    unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
     # Services whose rollout waits for a replica to become ready.
     _awaiting_ready: set[str] = field(default_factory=set)
     # Replicas whose deletion is in a running commit and not in the cache yet.
@@ -155,6 +159,8 @@ class ReplicaController:
             self._awaiting_ready.add(key)
         else:
             self._awaiting_ready.discard(key)
+        waits_for_node = bool(steps.unschedulable_reason)
+        steps = dataclasses.replace(steps, unschedulable_reason=self._surge_blocker(steps, owned))
         groups = [
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
@@ -180,7 +186,9 @@ class ReplicaController:
             )
         finally:
             self._being_stopped -= stopping
-        return None
+        # What keeps the replica from a node is reported once Lattice had the time to add a machine.
+        is_reported = not waits_for_node or steps.unschedulable_reason
+        return None if is_reported else Requeue(max(1.0, self.unschedulable_grace_s))
 
     def _desired_replicas(self, service: LatticeService) -> Counter[NodeGroupKey]:
         """Replicas per node group as placed, plus a surge replica while a drain waits for a replacement."""
@@ -232,6 +240,7 @@ class ReplicaController:
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if is_failing(workload) else "",
+            failure_message=status.failure_message if is_failing(workload) else "",
             unschedulable_reason=unschedulable,
             has_failed_finally=retry is not None
             and retry.final
@@ -282,7 +291,6 @@ class ReplicaController:
         """The writes of the condition Progressing and of its events; only the events of scaling if the
         condition is unchanged."""
         previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
-        steps = dataclasses.replace(steps, unschedulable_reason=self._surge_blocker(steps, owned))
         condition = _progress(previous, revision, steps)
         entry = self._services.entry(path_of(service))
         events: list[Write] = []
@@ -293,9 +301,14 @@ class ReplicaController:
             events.append(self._recorder.event(service, reason, f"Scaling from {live} to {target} replicas"))
         if condition is None or entry is None:
             return events
+        condition = msgspec.structs.replace(condition, observed_generation=service.metadata.generation)
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
         if conditions == service.status.conditions:
             return events
+        write = with_status(entry, msgspec.structs.replace(service.status, conditions=conditions))
+        # Another generation of the service alone is no news.
+        if previous is not None and _statement(previous) == _statement(condition):
+            return [write, *events]
         if condition.reason != SCALE_DOWN_WAITS and (previous is None or revision not in previous.message):
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
         is_scaled_down = previous is not None and previous.reason == SCALE_DOWN_WAITS
@@ -312,20 +325,26 @@ class ReplicaController:
             )
         ):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
-        return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
+        return [write, *events]
 
     def _surge_blocker(self, steps: RolloutSteps, owned: Sequence[LatticeWorkload]) -> str:
         """Why no node accepts a replica that the steps wait for, with what keeps Lattice from adding a machine,
-        such as a budget."""
+        such as a budget. Empty while the machine is being created, and for twice the time after which placement
+        adds it."""
         if not steps.unschedulable_reason:
             return ""
+        now = self.context.clock.now()
+        timeout = SchedulingTimeout(now, timedelta(seconds=2 * self.unschedulable_grace_s))
         for workload in owned:
-            if unschedulable_reason(workload) == steps.unschedulable_reason:
-                cluster, node_class = node_group_of(workload)
-                text = capacity_text(
-                    cluster, node_class, facts_from(self.context.cache, self.context.clock.now())
-                )
-                return "; ".join(filter(None, (text, steps.unschedulable_reason)))
+            if unschedulable_reason(workload) != steps.unschedulable_reason:
+                continue
+            (cluster, node_class), facts = node_group_of(workload), facts_from(self.context.cache, now)
+            unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
+            since = unscheduled.last_transition_time if unscheduled else None
+            if (since and not timeout.has_passed(since)) or is_machine_awaited(cluster, node_class, facts):
+                return ""
+            text = capacity_text(cluster, node_class, facts)
+            return "; ".join(filter(None, (text, steps.unschedulable_reason)))
         return steps.unschedulable_reason
 
 
@@ -371,17 +390,24 @@ def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
     )
 
 
+def _statement(condition: Condition) -> tuple[str, str, str]:
+    return (condition.status, condition.reason, condition.message)
+
+
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
     """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
     is_rolling = steps.is_rolling or is_under_way(previous, steps)
+    failure = ": ".join(filter(None, (steps.failure, steps.failure_message)))
     if is_rolling and steps.failure:
-        message = f"Update to revision {revision} is paused until its replicas become ready: {steps.failure}"
+        message = f"Update to revision {revision} is paused until its replicas become ready: {failure}"
+        # After the failed surge replica is gone, only the condition has the details of its failure.
+        if not steps.failure_message and previous is not None and previous.message.startswith(message):
+            message = previous.message
         return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
     if is_rolling and steps.unschedulable_reason:
         message = (
             f"Update to revision {revision} waits for capacity for 1 surge replica: "
-            f"{steps.unschedulable_reason}. "
-            "Add a node, remove other workloads, or lower replicas.min"
+            f"{steps.unschedulable_reason}. {SURGE_ADVICE}"
         )
         return Condition(
             type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
@@ -393,7 +419,7 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
             reason=ROLLING_OUT,
             message=f"Replacing replicas with revision {revision}",
         )
-    if steps.is_waiting and (cause := steps.failure or steps.unschedulable_reason):
+    if steps.is_waiting and (cause := failure or steps.unschedulable_reason):
         return Condition(
             type=PROGRESSING_CONDITION,
             status="False",

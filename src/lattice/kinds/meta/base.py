@@ -44,6 +44,10 @@ class Column(msgspec.Struct, frozen=True):
     description: str = ""
     # Shown for an object without the field: the value that counts when a user states none.
     default: int | None = None
+    # Path of a boolean; while it is true, the cell is empty.
+    unless: str = ""
+    # Characters after which a text is cut, with "…"; 0: never.
+    max_chars: int = 0
 
 
 class Resource(msgspec.Struct, frozen=True):

@@ -295,7 +295,10 @@ def _scaled_text(text: str, unit: str, hint: str) -> int:
         # A number with too many digits but a valid unit gets the error for its size.
         if (oversized := _OVERSIZED_NUMBER.fullmatch(text)) and oversized[1] in _UNITS[unit]:
             raise _int64_overflow(text)
-        raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
+        rule = f"a quantity {hint}" if hint.startswith("such as") else hint
+        if text.startswith("-"):
+            rule = f"0 or more, {hint}"
+        raise Invalid(f"must be {rule}, got {_quoted(text)}")
     exact = Decimal(match[1]).scaleb(int(match[2][1:]) if match[2] else 0) * scale
     # An extended resource cannot be shared: a fraction is an error, not rounded up.
     if unit == "count" and exact != exact.to_integral_value():

@@ -36,7 +36,9 @@ class Findings:
 
     def add_invalid_value(self, path: str, value: Any, rule: str) -> Any:
         """Report an invalid value, and return the value."""
-        self.add_cause(path, f"Invalid value: {truncated_json(value)}: {rule}")
+        text = truncated_json(value)
+        # Many rules end with the value.
+        self.add_cause(path, f"Invalid value: {text}: {rule.removesuffix(f', got {text}')}")
         return value
 
 
@@ -198,6 +200,19 @@ def _map_rule(value: Any) -> str:
     return f"{rule}, not a list: such as {example}"
 
 
+def _object_rule(value: Any, fields: Mapping[str, Schema]) -> str:
+    """The rule of an object, with the user's value in the first field of its type if there is one."""
+    types = {bool: "boolean", int: "integer", str: "string"}
+    of_type = [name for name, field in fields.items() if field.get("type") == types.get(type(value), "none")]
+    if of_type:
+        return f"must be an object, such as {truncated_json({of_type[0]: value})}"
+    return (
+        f"must be an object with fields such as {', '.join(list(fields)[:3])}"
+        if fields
+        else "must be an object"
+    )
+
+
 def _uniqueness(schema: Schema) -> Callable[[list[Any], str, Findings], None] | None:
     """The check that a set has no repeated value and a list-map no repeated key; None for other lists."""
     if schema.get("x-kubernetes-list-type") not in {"set", "map"}:
@@ -239,7 +254,7 @@ def _record(schema: Schema) -> Validator:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
-            return out.add_invalid_value(path, value, "must be an object")
+            return out.add_invalid_value(path, value, _object_rule(value, schema["properties"]))
         result: dict[str, Any] = {}
         for name, child in value.items():
             validate = fields.get(name)

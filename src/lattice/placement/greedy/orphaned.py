@@ -103,7 +103,7 @@ class OrphanedState:
         return {cluster.spec.region for cluster in self.clusters if cluster.metadata.name in cluster_names}
 
     def reasons(self, service: str) -> list[str]:
-        return [f"{placement.pool}: no longer offered" for placement in self.replicas.get(service, ())]
+        return [f"{placement.pool} is no longer offered" for placement in self.replicas.get(service, ())]
 
     def subtract_orphans(self, demand: Demand) -> Demand:
         return subtract_orphans(demand, self.replicas)

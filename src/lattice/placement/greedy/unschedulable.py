@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lattice.kinds.meta.quantity import format_dollars
-from lattice.lifecycle.replica_observation import ReplicaObservation
+from lattice.lifecycle.replica_observation import OVER_BUDGET, ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.model.demand import Demand
@@ -94,7 +94,7 @@ def growth_blocker(demand: Demand, fleet: Fleet, cluster: Cluster, node_class: s
     headroom = max(0, ledgers.commit_cap(name) - ledgers.committed[name])
     account = ledgers.budgets[name].account
     return GrowthBlocker(
-        f"over budget: {account} cannot pay for one more machine of class {node_class}",
+        f"{OVER_BUDGET}: {account} cannot pay for one more machine of class {node_class}",
         f"{format_dollars(kind.rate)}/h",
         f"{format_dollars(headroom)}/h",
         name,

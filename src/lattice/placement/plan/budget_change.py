@@ -51,5 +51,5 @@ class BudgetChange:
         )
 
     def percent(self, used: int) -> int:
-        """Return the use in percent of the limit, rounded to the nearest integer."""
-        return (used * 200 + self.limit) // (2 * self.limit) if self.limit else 100
+        """Return the use in percent of the limit, rounded down as everywhere: 99.6 % is not the whole limit."""
+        return used * 100 // self.limit if self.limit else 100

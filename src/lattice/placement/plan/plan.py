@@ -3,7 +3,7 @@ risks."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
-from lattice.kinds.meta.quantity import MILLIONTHS
+from lattice.kinds.meta.quantity import MILLIONTHS, approximate_bytes, format_cores
 from lattice.kinds.service import LatticeService, service_key
 from lattice.lifecycle.replica_template import workload_template
 from lattice.placement.greedy.machine_choice import machine_counts
@@ -34,12 +34,18 @@ from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.status.fleet_status import PLACED, PlacementResult, fleet_digest, objects_to_write
 from lattice.placement.status.supply_conditions import (
-    ResourceUsage,
     highest_offer_usage,
     is_under_pressure,
     offer_usage,
 )
 
+# How the plan writes the use of a resource.
+_RESOURCES: Mapping[str, tuple[Callable[[int], str], str]] = {
+    "nodes": ("{:,}".format, "nodes"),
+    "cpu": (format_cores, "cores"),
+    "memory": (approximate_bytes, "memory"),
+    "clusters": ("{:,}".format, "clusters"),
+}
 # The path of a field, its previous value and its new value.
 FieldChange = tuple[str, Any, Any]
 # Offer, cluster and node class.
@@ -507,9 +513,9 @@ def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
         elif change.limit >= change.used_after >= alert and not change.was_alerting:
             yield f"budget of {change.subject} reaches its alert threshold: {percent}"
     under_pressure_before = _offers_under_pressure(before)
-    for offer, (used, total) in _offers_under_pressure(after).items():
+    for offer, usage in _offers_under_pressure(after).items():
         if offer not in under_pressure_before:
-            yield f"{offer} is {used * 100 // total} % full"
+            yield f"{offer} uses {usage}"
     fragmented_before = set(_fragmentation_risks(before))
     for risk in _fragmentation_risks(after):
         if risk not in fragmented_before:
@@ -562,10 +568,14 @@ def _exceeded_limits(state: FleetState) -> Iterable[tuple[str, str, int, int]]:
                 yield offer.name, resource, used, limit
 
 
-def _offers_under_pressure(state: FleetState) -> dict[str, ResourceUsage]:
+def _offers_under_pressure(state: FleetState) -> dict[str, str]:
+    """The offers under pressure with the usage of the scarcest resource, in words."""
     usages = {}
     for row, offer in enumerate(state.fleet.offers):
-        usage = highest_offer_usage(state.fleet, row)
-        if usage is not None and is_under_pressure(usage):
-            usages[offer.name] = usage
+        scarcest = highest_offer_usage(state.fleet, row)
+        if scarcest is None or not is_under_pressure(scarcest):
+            continue
+        resource = next(name for name, use in offer_usage(state.fleet, row).items() if use == scarcest)
+        form, words = _RESOURCES[resource]
+        usages[offer.name] = f"{form(scarcest[0])} of {form(scarcest[1])} {words}"
     return usages

@@ -178,9 +178,12 @@ def without_compliance(world: World, offer: str, compliance: str) -> Kind:
         candidate.compliance for candidate in world.supply.offers if candidate.name == offer
     )
     if compliance.lower() not in offer_compliance:
+        listed = ", ".join(sorted(offer_compliance))
         raise Invalid(
-            f"{offer} does not have {compliance}",
-            fix=f"use one of: {', '.join(sorted(offer_compliance)) or '(none)'}",
+            f"{offer} does not have compliance {compliance}",
+            fix=f"use one of: {listed}"
+            if listed
+            else f"choose another pool: {offer} has no compliance at all",
         )
 
     def remaining(names: Iterable[str]) -> tuple[str, ...]:

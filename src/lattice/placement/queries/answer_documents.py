@@ -27,6 +27,9 @@ from lattice.placement.queries.plan_document import (
 from lattice.placement.queries.why import DecisionStep, PlacementExplanation, Rejection
 from lattice.placement.status.fleet_status import PLACED, placed_reason
 
+# Scores that differ by less are equal.
+SCORE_TOLERANCE = 1e-9
+
 
 def why_document(explanation: PlacementExplanation, state: FleetState, pool: str = "") -> Document:
     """Return the explanation of a service's placement; with `pool` only the decisions and rejections of that
@@ -76,8 +79,9 @@ def _pools(counts: dict[Any, int]) -> dict[str, int]:
 
 def _step(step: DecisionStep, pool: str) -> Document:
     pools = step.ranked_pools
-    # Without a runner-up no score decided.
+    # Without a runner-up, and between equals, no score decided.
     has_rival = len(pools) > 1
+    is_tie = has_rival and abs(pools[0].score - pools[1].score) < SCORE_TOLERANCE
     ranked = []
     for candidate in pools:
         if pool in ("", candidate.name):
@@ -92,7 +96,8 @@ def _step(step: DecisionStep, pool: str) -> Document:
         "asked": step.constraint,
         "chosen": step.chosen or None,
         "runnerUp": pools[1].name if has_rival else None,
-        "deciding": pools[0].deciding_score(pools[1]).plugin if has_rival else None,
+        "deciding": pools[0].deciding_score(pools[1]).plugin if has_rival and not is_tie else None,
+        "isTie": is_tie,
         "overflowOf": step.overflow or None,
         "summary": step.summary,
         "ranked": ranked,

@@ -1,5 +1,6 @@
 """Compute the placement conditions of a service: Placed, ReferencesResolved and PlacementStale."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -28,7 +29,13 @@ from lattice.placement.greedy.place_all import find_stale_placement
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
-from lattice.placement.status.fleet_status import PLACED, PlacementResult, decision_of, with_placement
+from lattice.placement.status.fleet_status import (
+    PLACED,
+    PlacementResult,
+    decision_of,
+    placed_reason,
+    with_placement,
+)
 
 # Limit of reasons that a condition names.
 MAX_NAMED_REASONS = 3
@@ -71,19 +78,21 @@ def placement_status(
     service: LatticeService, decided: StagedDecision, decision: SchedulerDecision | None
 ) -> PlacementStatus:
     """Compute placements and conditions of the service. With `decision` None, the previous scheduler decision
-    stays."""
+    stays, except that it follows the replicas of a service that has all of them."""
     previous, fleet, name = service.status, decided.fleet, service_key(service)
     demand, services = decided.demands[name], decided.world.services
     orphans = decided.orphaned_replicas.get(name, ())
     placements = (*orphans, *with_placement(service, fleet, None).status.placements)
+    if decision is None:
+        decision = _decision_of_placed(demand, placements, previous.scheduler_decision)
     status = msgspec.structs.replace(
         previous,
         placements=placements,
-        scheduler_decision=previous.scheduler_decision if decision is None else decision,
+        scheduler_decision=decision,
         remediation=decided.records.get(name, previous.remediation),
     )
     # Replicas of withdrawn offers stay where they run, and the condition says so.
-    reasons = [f"{placement.pool}: no longer offered" for placement in orphans]
+    reasons = [f"{pool} is no longer offered" for pool in dict.fromkeys(orphan.pool for orphan in orphans)]
     if stale := find_stale_placement(demand, fleet):
         reasons += stale.reasons
     conditions = [
@@ -95,7 +104,7 @@ def placement_status(
         reason_text = "; ".join(reasons[:MAX_NAMED_REASONS]) + (
             f"; and {unnamed} more" if unnamed > 0 else ""
         )
-        message = f"a new placement would choose other pools; running replicas stay: {reason_text}"
+        message = f"running replicas stay, although a new placement would not put them there: {reason_text}"
         conditions.append(Condition(type=STALE_CONDITION, status="True", reason=WOULD_MOVE, message=message))
     elif cost_condition := _cost_condition(service, decided, status):
         conditions.append(cost_condition)
@@ -106,6 +115,29 @@ def placement_status(
     return PlacementStatus(
         status,
         tuple(msgspec.structs.replace(condition, observed_generation=generation) for condition in conditions),
+    )
+
+
+def _decision_of_placed(
+    demand: Demand, placements: Iterable[ServicePlacement], previous: SchedulerDecision | None
+) -> SchedulerDecision | None:
+    """The previous decision, or, if the service has all its replicas and the decision says otherwise, the
+    decision Placed with the present pools: a scale-down and a move place no replica anew."""
+    counts = Counter[str]()
+    for placement in placements:
+        if placement.replicas:
+            counts[placement.pool] += placement.replicas
+    if previous is None or counts.total() < demand.replicas or demand.rule_conflict:
+        return previous
+    reason = placed_reason(demand, counts) if counts else "No replicas are wanted"
+    if (previous.verdict, previous.reason) == (PLACED, reason):
+        return previous
+    alternatives = tuple(
+        alternative for alternative in previous.alternatives if alternative.pool not in counts
+    )
+    # Without a digest, no later decision takes this text for its own.
+    return msgspec.structs.replace(
+        previous, verdict=PLACED, reason=reason, alternatives=alternatives, required={}, digest=""
     )
 
 

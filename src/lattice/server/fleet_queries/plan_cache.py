@@ -45,7 +45,13 @@ class PlanCache:
             previous_plan = msgspec.json.decode(self._plans[plan_id])
         problem = f"the outcome no longer equals plan {plan_id}; the current plan is {current_plan['id']}"
         if "services" not in previous_plan:
-            causes = [Cause("expect", "this server no longer has the plan", PLAN_UNKNOWN_REASON)]
+            causes = [
+                Cause(
+                    "expect",
+                    "this server does not have the plan: it is another server's, too old, or mistyped",
+                    PLAN_UNKNOWN_REASON,
+                )
+            ]
         else:
             differences = plan_differences(previous_plan, current_plan)
             listed = differences[:MAX_LISTED_DIFFERENCES]

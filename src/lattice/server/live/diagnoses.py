@@ -17,7 +17,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.server.agents.leader_context import LeaderContext
 
 
@@ -33,7 +33,8 @@ def diagnosis_document(leader: LeaderContext, query: Mapping[str, str], now: dat
         workload = workloads.get(workload_name)
         if workload is None:
             raise NotFound(f"there is no workload {workload_name}", fix="`lattice get workloads` lists them")
-        return workload_document(workload, diagnose_replica(workload, facts))
+        owner = leader.cache(LatticeService).get(service_path(workload)) if workload.spec.service else None
+        return workload_document(workload, diagnose_replica(workload, facts, owner))
     service = leader.cache(LatticeService).get(service_name)
     if service is None:
         raise NotFound(f"there is no service {service_name}", fix="`lattice get services -A` lists them")

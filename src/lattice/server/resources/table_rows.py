@@ -97,7 +97,16 @@ def _cell(resource: Resource, column: Column) -> Cell:
         return lambda obj, now: age(values[0], now) if (values := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
         return lambda obj, now: values[0] if (values := find(obj)) else column.default
+    if column.unless:
+        is_omitted = compile_path(column.unless).find
+        return lambda obj, now: (
+            "" if True in is_omitted(obj) else _cut(",".join(map(_text, find(obj))), column)
+        )
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
+
+
+def _cut(text: str, column: Column) -> str:
+    return f"{text[: column.max_chars - 1]}…" if 0 < column.max_chars < len(text) else text
 
 
 def _text(value: Any) -> str:

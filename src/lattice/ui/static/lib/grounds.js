@@ -58,12 +58,9 @@ export function Scores({ why }) {
 function Step({ step }) {
   const [all, setAll] = useState(false);
   const plugins = weights(step.ranked);
-  // Between equals no plugin decides.
-  const isTie = step.ranked.length > 1 && step.ranked[0].parts.every(({ plugin, score }) =>
-    score === step.ranked[1].parts.find((each) => each.plugin === plugin)?.score);
   const rows = all ? step.ranked : step.ranked.slice(0, FIRST_SCORES);
-  return html`<div class="step"><h3>${replicasOf(step)} <span class="quiet">${step.asked}</span></h3><p>${step.summary}
-      ${isTie && " The first two pools score the same in every plugin: the order of ties decides."}</p>
+  return html`<div class="step"><h3>${replicasOf(step)} <span class="quiet">${step.asked}</span></h3><p>${step.summary}</p>
+    ${step.isTie && html`<p class="quiet">The first two pools have equal scores: a hash of the names decides.</p>`}
     <div class="matrix" role="region" aria-label=${`Scores of ${replicasOf(step)}`} tabindex="0"><table class="scores">
       <thead><tr><th scope="col">Pool</th><th scope="col" class="end">Score</th>
         ${plugins.map(({ plugin, weight }) => html`<th scope="col" key=${plugin}>${plugin} <small>×${weight}</small></th>`)}</tr></thead>
@@ -71,7 +68,7 @@ function Step({ step }) {
         <th scope="row">${row.name}${row.name === step.chosen && html` <${Badge} tone="good">chosen<//>`}</th>
         <td class="end">${row.score.toFixed(2)}</td>
         ${plugins.map(({ plugin }) => html`<${Part} key=${plugin} part=${row.parts.find((each) => each.plugin === plugin)}
-          deciding=${!isTie && place === 0 && plugin === step.deciding} />`)}
+          deciding=${!step.isTie && place === 0 && plugin === step.deciding} />`)}
       </tr>`)}</tbody></table></div>
     ${rows.length < step.ranked.length && html`<button type="button" onClick=${() => setAll(true)}>
       Show all ${count(step.ranked.length)}</button>`}</div>`;

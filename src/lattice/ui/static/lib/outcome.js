@@ -17,7 +17,7 @@ function Whole({ document: plan, clusters, words = [] }) {
   return html`<section class="stack" aria-label="Outcome">
     <p class="lead" data-test="summary">${words.length ? `${capital(words.join(", "))}: ` : ""}${summary(plan)}</p>
     <${Totals} plan=${plan} />
-    ${plan.pending && html`<p class="note">The baseline assumes that all pending services are placed.
+    ${plan.pending && html`<p class="note">Before and after count pending work as done.
       ${` You pay ${money(plan.pending.cost.before.hourlyMicros)}/h now.`}</p>`}
     <${Declared} plan=${plan} />
     <${Unplaced} found=${plan.unplaced.filter((each) => each.isNew)} />
