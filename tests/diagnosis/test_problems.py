@@ -44,6 +44,12 @@ def condition(kind: str, status: str, reason: str = "", message: str = "") -> di
     return {"type": kind, "status": status, "reason": reason, "message": message, **stamp}
 
 
+TWO_NANO_MACHINES: dict[str, Any] = {
+    "machines": {"lab-001": [{"nodeClass": "nano", "count": 2, "micros": 4000}]},
+    "committedMicros": 8000,
+    "month": "2026-11",
+    "asOf": "2026-11-15T12:00:00.000000Z",
+}
 REFUSED = {"schedulerDecision": {"verdict": "OverBudget"}, "placements": []}
 DOWN = a_service("Down", condition("Available", "False"), hasBeenAvailable=True)
 CRASHING = a_lab_replica("Failed", 4, status=failing("RUNTIME_ERROR", "exited with code 3"))
@@ -104,8 +110,13 @@ CASES: dict[str, tuple[FleetObjects, list[tuple[str, str, str]]]] = {
         FleetObjects(pools=[replace(a_lab_pool(1, 3), status=replace(a_lab_pool(1, 3).status, conditions=(Condition(type="BudgetExceeded", status="True", reason="HardLimit", message="$9 of $8"),)))]),
         [("warning", "pool/lab", "BudgetExceeded")],
     ),
-    "a budget without a rest": (
-        FleetObjects(ledgers=[a_ledger("lab", 5_760_000, machines={"lab-001": [{"nodeClass": "nano", "count": 2, "micros": 4000}]}, committedMicros=8000, month="2026-11", asOf="2026-11-15T12:00:00.000000Z")]),
+    "a budget that is used up exactly": (FleetObjects(ledgers=[a_ledger("lab", 5_760_000, **TWO_NANO_MACHINES)]), []),
+    "a budget beyond its limit": (
+        FleetObjects(ledgers=[a_ledger("lab", 5_759_999, **TWO_NANO_MACHINES)]),
+        [("warning", "ledger/pool.lab", "BudgetExceeded")],
+    ),
+    "a budget that refuses a purchase": (
+        FleetObjects(ledgers=[a_ledger("lab", 6_000_000, refused=[{"service": "default/web", "rule": "RunRate", "needMicros": 4000}], **TWO_NANO_MACHINES)]),
         [("warning", "ledger/pool.lab", "BudgetExceeded")],
     ),
 }  # fmt: skip

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 from lattice.diagnosis.blocker import Blocker, Facts
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import BUDGET_CONDITION
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
+from lattice.kinds.meta.conditions import READY_CONDITION, find_false
 from lattice.kinds.node import LatticeNode
 from lattice.lifecycle.replica_observation import has_joined
-from lattice.placement.inputs.ledger_math import BudgetRejection, headroom, may_commit
+from lattice.placement.inputs.ledger_math import BudgetRejection, judge_budget, may_commit
 
 
 def machine_blocker(cluster_name: str, node_class: str, facts: Facts) -> Blocker | None:
@@ -125,15 +124,13 @@ def budget_blocker(cluster: LatticeCluster, node_class: str, facts: Facts) -> Bl
     ]
     for ledger in ledgers:
         owner = f"{_OWNER_WORDS[ledger.spec.budget.kind]}/{ledger.spec.budget.name}"
-        cause = ""
-        # BudgetExceeded may be about the purchase of another service, of a more expensive class.
         if prices:
             answer = may_commit(ledger, min(prices), facts.now)
             cause = str(answer).partition("; raise ")[0] if isinstance(answer, BudgetRejection) else ""
-        elif headroom(ledger, facts.now) == 0:
-            exceeded = find_condition(ledger.status.conditions, BUDGET_CONDITION)
-            is_exceeded = exceeded is not None and exceeded.status == "True"
-            cause = exceeded.message if exceeded and is_exceeded else "nothing is left of its limit"
+        else:
+            # No machine of the class was bought before: the recorded refusals name the price.
+            verdict = judge_budget(ledger, facts.now, ledger.status.phase)
+            cause = verdict.message if verdict.refused else ""
         if cause:
             return Blocker(
                 "Budget",

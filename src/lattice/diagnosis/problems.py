@@ -24,7 +24,7 @@ from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.lifecycle.drain import STUCK_DRAIN_REASONS, is_draining
 from lattice.lifecycle.replica_observation import has_joined
 from lattice.lifecycle.retry import is_reported_failed
-from lattice.placement.inputs.ledger_math import headroom
+from lattice.placement.inputs.ledger_math import judge_budget
 
 Severity = Literal["critical", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -285,21 +285,23 @@ def _condition_problems(owner: Kind, rules: Iterable[_Rule]) -> Iterator[Problem
 
 
 def ledger_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
-    """Hard budgets without a rest, unless the object that states the budget reports it."""
+    """Budgets that are exceeded or refuse a purchase, unless the object that states the budget reports it. A budget
+    that is used up exactly, and that nothing waits for, is no problem."""
     reported = {
-        owner.metadata.name
+        (owner.resource.kind, owner.metadata.name)
         for owner in (*objects.pools, *objects.infrastructures)
         if (exceeded := find_condition(owner.status.conditions, BUDGET_CONDITION))
         and exceeded.status == "True"
     }
     for ledger in objects.ledgers:
-        budget, limit = ledger.spec.budget, ledger.spec.limit_micros
-        exceeded = find_condition(ledger.status.conditions, BUDGET_CONDITION)
-        is_refusing = exceeded is not None and exceeded.status == "True"
-        is_used_up = ledger.spec.hard and limit is not None and limit > 0 and headroom(ledger, facts.now) == 0
-        if budget.name in reported or not (is_refusing or is_used_up):
+        budget = ledger.spec.budget
+        if ledger.spec.limit_micros is None or (budget.kind, budget.name) in reported:
             continue
-        cause = exceeded.message if exceeded and is_refusing else f"nothing is left: {ledger.status.message}"
-        since = (exceeded.last_transition_time or "") if exceeded and is_refusing else ""
+        verdict = judge_budget(ledger, facts.now, ledger.status.phase)
+        if not verdict.is_exceeded:
+            continue
+        since = min((refusal.at for refusal in verdict.refused), default="")
         name = f"ledger/{ledger.metadata.name}"
-        yield Problem("warning", name, "", BUDGET_CONDITION, cause, since, f"lattice describe {name}")
+        yield Problem(
+            "warning", name, "", BUDGET_CONDITION, verdict.message, since, f"lattice describe {name}"
+        )

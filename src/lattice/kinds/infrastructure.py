@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
+from lattice.kinds.cloud_budget import CloudBudget, RegionBudget
 from lattice.kinds.meta.base import (
     LIST_SET,
     SYSTEM_NAMESPACE,
@@ -20,14 +21,12 @@ from lattice.kinds.meta.base import (
 from lattice.kinds.meta.quantity import (
     Amount,
     Quantity,
-    dollars_to_micros,
     number_problems,
     parse_bits,
     parse_bytes,
     parse_cores,
     parse_millis,
     quantity_problems,
-    share_to_millionths,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
@@ -35,9 +34,6 @@ from lattice.kinds.meta.validator import join_path
 from lattice.kinds.node_class import OBSERVED_BY_OFFER, ObservedMachine
 from lattice.kinds.overflow import Overflow
 from lattice.kinds.webhook import Notify
-
-# By default an alert is raised when spending reaches this part of the budget, in millionths.
-DEFAULT_ALERT_MILLIONTHS = 800_000
 
 # Conditions of clouds, data centers and pools.
 BUDGET_CONDITION = "BudgetExceeded"
@@ -75,46 +71,6 @@ class CredentialsRef(Part):
 def secret_name_problems(path: str, name: str) -> Iterator[Cause]:
     if wrong := subdomain_problem(name):
         yield Cause(path, wrong)
-
-
-class CloudBudget(Part):
-    """Budget per month, in US dollars. Two limits follow: the hourly rate times 720 hours (30 days), and the
-    projected spending of the calendar month."""
-
-    monthly: Annotated[Amount, Meta(description="Maximum spending per month.")] | None = None
-    alert_threshold: (
-        Annotated[
-            Amount,
-            Meta(
-                description="Share of the budget that raises an alert, as 0.8 or 80 (percent); 0.8 by default."
-            ),
-        ]
-        | None
-    ) = None
-    hard_limit: (
-        Annotated[
-            bool,
-            Meta(
-                description=(
-                    "true: Lattice provisions nothing beyond the budget; false: it only warns. Absent "
-                    "means false; for a region, absent means the setting of the whole cloud."
-                )
-            ),
-        ]
-        | None
-    ) = None
-
-    @property
-    def limit_micros(self) -> int | None:
-        return None if self.monthly is None else dollars_to_micros(self.monthly)
-
-    @property
-    def alert_millionths(self) -> int:
-        return (
-            DEFAULT_ALERT_MILLIONTHS
-            if self.alert_threshold is None
-            else share_to_millionths(self.alert_threshold)
-        )
 
 
 class CloudDefaults(Part):
@@ -247,20 +203,6 @@ class CloudClusters(Part):
 
     total: Annotated[int, Meta(description="Total of all regions.")] | None = None
     by_region: Annotated[dict[str, int], Meta(description="Number by region.")] = {}
-
-
-class RegionBudget(Part):
-    """Use of the budget of one region."""
-
-    phase: Annotated[str, Meta(description="Ok, Alert (at the alert threshold) or Exceeded.")] = ""
-    utilization_percent: (
-        Annotated[
-            Amount,
-            Meta(description="Use as a share of the limit under the rule that binds, 0.82 for 82 percent."),
-        ]
-        | None
-    ) = None
-    message: Annotated[str, Meta(description="Rule that binds, amounts, and refused purchases.")] = ""
 
 
 class CloudStatus(Status):

@@ -8,15 +8,11 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.infrastructure import (
-    DEFAULT_ALERT_MILLIONTHS,
-    CloudBudget,
-    CloudInfrastructure,
-    StaticInfrastructure,
-)
+from lattice.kinds.cloud_budget import DEFAULT_ALERT_MILLIONTHS, CloudBudget
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem, subdomain_problem
-from lattice.kinds.pool import LatticePool
+from lattice.kinds.pool import PRICE_CURRENCY, LatticePool
 
 # Spending is counted in units of one micro-dollar per hour for one microsecond: 3,600,000,000 units make a
 # micro-dollar.
@@ -254,10 +250,10 @@ class LatticeLedger(Kind):
 
 def pool_ledger_spec(pool: LatticePool) -> LedgerSpec:
     """The ledger spec of a pool's budget, which is a hard limit. A pool without a budget has a ledger without
-    a limit."""
+    a limit, and so has a pool whose budget cannot be compared with prices: that pool is closed instead."""
     account = Account(kind="LatticePool", name=pool.metadata.name)
     budget = pool.spec.budget
-    if budget is None:
+    if budget is None or budget.currency != PRICE_CURRENCY:
         return LedgerSpec(budget=account, hard=True)
     return LedgerSpec(
         budget=account, limit_micros=budget.limit_micros, hard=True, alert_millionths=budget.alert_millionths

@@ -22,10 +22,12 @@ from lattice.kinds.meta.validator import join_path
 from lattice.kinds.webhook import Notify
 
 # By default an alert is raised when spending reaches this part of the budget, in millionths. Do not import
-# DEFAULT_ALERT_MILLIONTHS of infrastructure.py instead. It is the default of LedgerSpec.alert_millionths, and
+# DEFAULT_ALERT_MILLIONTHS of cloud_budget.py instead. It is the default of LedgerSpec.alert_millionths, and
 # msgspec omits a field whose value is the very object of its default. The ledgers of pools would then be
 # stored without alertMillionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
+# The currency of every price: a budget in another currency cannot be compared with prices.
+PRICE_CURRENCY = "USD"
 
 
 class PoolCredentials(Part):
@@ -113,7 +115,7 @@ class PoolBudget(Part):
                 "Currency of the budget. All prices are in USD; a pool with another currency is not used."
             ),
         ),
-    ] = "USD"
+    ] = PRICE_CURRENCY
     alert_threshold: (
         Annotated[
             Amount,

@@ -187,6 +187,8 @@ async def test_refused_purchase_is_recorded_until_it_succeeds() -> None:
         )
         # 31 days of two machines.
         assert refusal.limit_needed_micros == 148_800_000
+        status = ledger_of(fleet).status
+        assert (status.phase, status.message.endswith(", refuses 1 purchase")) == ("Exceeded", True)
         revision = await fleet.store.revision()
         await fleet.clock.advance(3600)
         await fleet.services.reconcile("fleet")
@@ -195,6 +197,28 @@ async def test_refused_purchase_is_recorded_until_it_succeeds() -> None:
         await fleet.apply(a_pool(budget=148.80))
         await fleet.converge()
         assert sum(fleet.placed().values()) == 2
+        assert ledger_of(fleet).status.refused == ()
+
+
+async def test_refusal_states_a_limit_that_would_do_now() -> None:
+    """Another machine is bought and the limit changes while the purchase stays refused."""
+    small = a_class("s", cores=1, price=0.01)
+    async with running_fleet(
+        a_pool(budget=20, classes=["s", "m"]),
+        a_class(price=0.1),
+        small,
+        a_service(cores=4),
+        clock=VirtualClock(),
+    ) as fleet:
+        await fleet.converge()
+        (first,) = ledger_of(fleet).status.refused
+        assert (first.have_micros, first.limit_needed_micros) == (26_881, 74_400_000)
+        await fleet.apply(a_service("web", cores=1))
+        await fleet.converge()
+        (second,) = ledger_of(fleet).status.refused
+        assert (second.have_micros, second.limit_needed_micros, second.at) == (16_881, 81_840_000, first.at)
+        await fleet.apply(a_pool(budget=81.84, classes=["s", "m"]))
+        await fleet.converge()
         assert ledger_of(fleet).status.refused == ()
 
 

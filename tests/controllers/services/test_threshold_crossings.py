@@ -1,6 +1,8 @@
 """Crossing the alert threshold, the limit and capacity pressure: one event and one webhook call per crossing."""
 
 from base64 import b64encode
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +20,8 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.placement.model.fleet import Fleet
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, RevisionConflict, Write
 
 NANO = make_object(
     LatticeNodeClass,
@@ -230,3 +234,89 @@ def test_wrong_webhook_is_refused_with_its_path(webhook: dict[str, str], field: 
         (cause,) = obj.problems()
         assert cause.field == field
         assert words in cause.message
+
+
+def a_cloud_with_a_strict_region(own_limit: float | None) -> CloudInfrastructure:
+    spec = {"provider": "aws", "regions": {"r1": {"budget": {"monthly": 1000, "hardLimit": True}}, "r2": {}}}
+    budget = {} if own_limit is None else {"budget": {"monthly": own_limit}}
+    return make_object(CloudInfrastructure, "aws", spec={**spec, **budget})
+
+
+async def test_refused_purchase_of_a_region_is_no_alert() -> None:
+    """Its use is 4 % of the limit: only the limit is crossed."""
+    supply, account = Supply(), ("CloudInfrastructure", "aws", 1, 50_000, "r1")
+    await supply.settle(NANO, a_cloud_with_a_strict_region(None), a_ledger(*account))
+    assert await supply.settle(a_ledger(*account, refused=2_000_000_000)) == ["BudgetExceeded aws"]
+    assert await supply.settle() == []
+    assert await supply.settle(a_ledger(*account)) == ["BudgetExceededCleared aws"]
+
+
+async def test_alert_ends_with_the_limit_although_regions_keep_theirs() -> None:
+    supply = Supply()
+    busy = [a_ledger("CloudInfrastructure", "aws", 1, 100_000, region) for region in ("", "r1")]
+    await supply.settle(NANO, a_cloud_with_a_strict_region(90), *busy)
+    assert await supply.events() == ["BudgetAlert aws"]
+    stored = await supply.plane.get(CloudInfrastructure, "aws")
+    assert stored is not None
+    unlimited = msgspec.structs.replace(stored, spec=a_cloud_with_a_strict_region(None).spec)
+    assert await supply.settle(unlimited) == ["BudgetAlertCleared aws"]
+    assert await supply.settle() == []
+
+
+class BusyStore(MemoryStore):
+    """Another writer is first, once, in the commit that writes the pool."""
+
+    rival_of = ""
+
+    async def commit(self, writes: Sequence[Write], **options: Any) -> int:
+        for write in writes:
+            if self.rival_of and write.key.name == self.rival_of:
+                self.rival_of = ""
+                raise RevisionConflict(write.key, 1, 2)
+        return await super().commit(writes, **options)
+
+
+async def test_webhook_is_called_although_a_later_commit_fails() -> None:
+    """The crossing is stored with the first commit: no later reconcile finds it again."""
+    supply = Supply()
+    supply.plane.store = store = BusyStore(supply.plane.clock)
+    # With two events each, the statuses take two commits.
+    names = [f"pool-{number:02}" for number in range(MAX_COMMIT_OPERATIONS // 3 + 2)]
+    spec = msgspec.to_builtins(a_north_pool(10, **NOTIFY).spec)
+    await supply.settle(NANO, KEY, *(make_object(LatticePool, name, spec=spec) for name in names))
+    assert supply.receiver.calls == []
+    store.rival_of = names[-1]
+    await supply.settle(*(a_ledger("LatticePool", name, 1, 100_000) for name in names))
+    assert store.rival_of == ""
+    assert Counter(supply.receiver.calls) == Counter(
+        (f"latticepool/{name}", reason, b"shared")
+        for name in names
+        for reason in ("BudgetAlert", "BudgetExceeded")
+    )
+
+
+async def test_status_that_arrives_late_is_no_crossing_again() -> None:
+    """The write of the reconcile before reaches the cache late, as after a stalled watch."""
+    supply = Supply()
+    await supply.settle(NANO, a_cluster(1), a_north_pool(10), a_north_ledger(1))
+    written = await supply.plane.get(LatticePool, "north")
+    assert written is not None
+    earlier = msgspec.structs.replace(written, status=type(written.status)())
+    await supply.plane.put(earlier)
+    context = await supply.plane.new_term()
+    before = len(await supply.events())
+
+    async def receive_late(think: Any) -> Fleet:
+        fleet: Fleet = think()
+        if (await supply.plane.get(LatticePool, "north")) == earlier:
+            await supply.plane.put(written)
+        return fleet
+
+    controller = SupplyStatusController(context, here, min_interval_s=0, run_in_background=receive_late)
+    async with running_loops(context, controller.loop()):
+        for _ in range(20):
+            await supply.plane.clock.advance(0.1)
+    assert (await supply.events())[before:] == []
+    stored = await supply.plane.get(LatticePool, "north")
+    assert stored is not None
+    assert stored.status.phase == "BudgetExceeded"

@@ -93,3 +93,34 @@ def test_recreated_pool_readopts_its_replicas() -> None:
     left = after_losing(a_placed_world(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p1")])
     assert (made.services, made.clusters, made.would_move) == ((), (), ())
+
+
+def test_withdrawn_region_counts_against_its_cloud() -> None:
+    """The ledger of the cloud goes on paying for them; a plan without them would be refused when it is applied."""
+    budget = {"monthly": 300, "hardLimit": True}  # two machines of class m for 30 days: 288
+    before = a_placed_world(
+        a_cloud(regions=["r1", "r2"], budget=budget),
+        a_service(cores=4, replicas=1, requiredRegions=["r2"]),
+    )
+    left = after_losing_region(before)
+    assert left.bill.ledger_rates["cloud.cloud"] == 200_000
+    made = plan(left.resulting_world(), [a_service("web", cores=4, replicas=2)])
+    assert made.state_after is not None
+    assert made.state_after.placed_replicas("default/web") == 1
+    (change,) = [change for change in made.budgets if change.ledger == "cloud.cloud"]
+    assert (change.used_before, change.used_after) == (144_000_000, 288_000_000)
+    # Once the last replica is gone, so are its machine and its rate.
+    freed = plan(
+        left.resulting_world(),
+        [a_service("web", cores=4, replicas=2)],
+        [("LatticeService", "default", "api")],
+    )
+    assert freed.state_after is not None
+    assert freed.state_after.placed_replicas("default/web") == 2
+
+
+def after_losing_region(world: World) -> FleetState:
+    cloud = a_cloud(regions=["r1"], budget={"monthly": 300, "hardLimit": True})
+    after = plan(world, [cloud]).state_after
+    assert after is not None
+    return after

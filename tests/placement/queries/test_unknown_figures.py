@@ -1,9 +1,10 @@
 """Unknown prices and latencies are shown as unknown, in documents and in tables, never as a number (M12)."""
 
+from build.placed_worlds import a_placed_world
 from build.worlds import a_class, a_pool, a_service, a_world
 
 from lattice.cli.output.cost_tables import cost_lines
-from lattice.cli.output.plan_tables import plan_lines
+from lattice.cli.output.plan_tables import plan_lines, pool_loss_lines
 from lattice.cli.output.service_tables import why_lines
 from lattice.cli.output.table_renderer import TableRenderer
 from lattice.placement.queries.dispatch import answer_query
@@ -40,7 +41,8 @@ def test_total_with_an_unknown_price_is_a_lower_bound() -> None:
 def test_plan_shows_an_unknown_price_as_unknown() -> None:
     document = answer_query({"ask": "plan"}, a_world(UNPRICED, a_pool()), [a_service()])
     lines = plan_lines(document, TableRenderer())
-    assert lines[0].endswith("$0.00/h, unchanged, without 1 node of unknown price")
+    assert lines[0].endswith("$0.00/h → unknown, with 1 node of unknown price")
+    assert next(line for line in lines if line.split()[:2] == ["p1", "$0.00"]).split()[2:] == ["unknown"] * 3
     assert next(line for line in lines if "default/api" in line).split()[-2:] == ["unknown", "unknown"]
     assert next(line for line in lines if "p1-001" in line).split()[-1] == "unknown"
     assert ADVICE in lines
@@ -65,3 +67,12 @@ def test_unknown_latency_is_a_reason_of_its_own() -> None:
     document = answer_query({"ask": "why", "service": "default/api"}, world)
     assert "1 without a known latency to db" in document["reason"]
     assert "more than 300 ms" not in document["reason"]
+
+
+def test_present_cost_with_an_unknown_price_is_unknown() -> None:
+    world = a_placed_world(UNPRICED, a_pool(), a_service(cores=4))
+    document = answer_query({"ask": "plan"}, world, [a_service(cores=4, replicas=2)])
+    lines = plan_lines(document, TableRenderer())
+    assert "unknown → unknown, with 2 nodes of unknown price" in lines[0]
+    drill = answer_query({"ask": "whatif", "loseEach": True}, world)
+    assert ADVICE in pool_loss_lines(drill, TableRenderer())

@@ -70,8 +70,10 @@ async def test_plan_sees_later_writes() -> None:
         assert after["isEmpty"]
         assert int(after["revision"]) > int(before["revision"])
         _, cost = await server.ask("cost", by="service")
-        assert "default/cache" not in [each["name"] for each in cost["rows"]]
-        assert "default/web" in [each["name"] for each in cost["rows"]]
+        # Nothing is bought yet: the bill is empty, and lists what waits.
+        assert (cost["isRecorded"], cost["rows"]) == (True, [])
+        assert "default/cache" not in cost["unplaced"]
+        assert "default/web" in cost["unplaced"]
 
 
 async def test_plan_takes_deletions_and_namespaces() -> None:

@@ -2,6 +2,7 @@
 a synthetic history, and nothing in a valid one."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -186,6 +187,14 @@ def spending_is_not_price_times_time(history: SyntheticHistory, bad: bool) -> No
     history.commit(ledger(committed=60, spent=2 if bad else 1, minute=1))
 
 
+def new_rate_counts_for_the_time_before(history: SyntheticHistory, bad: bool) -> None:
+    """A price change: 60 micro-dollars an hour become 120 a minute after the last count."""
+    at = datetime(2026, 3, 10, 9, 1, tzinfo=UTC)
+    history.commit(ledger(committed=60), writer_time=at - timedelta(minutes=1))
+    counted = {"spent": 0} if bad else {"spent": 1, "minute": 1}
+    history.commit(ledger(committed=120, **counted), writer_time=at)
+
+
 def _in_april(spent: int, history: dict[str, int]) -> LatticeLedger:
     """60 micro-dollars an hour: until then 30,900 of them were spent in March, which ends 519 hours after its last look."""
     found = ledger(committed=60)
@@ -333,6 +342,7 @@ CASES: list[tuple[str, Case]] = [
     ("I-01", put_replaces_another_revision),
     ("I-32", outdated_command_is_running),
     ("I-22", spending_is_not_price_times_time),
+    ("I-22", new_rate_counts_for_the_time_before),
     ("I-22", lots_do_not_add_up),
     ("I-22", past_month_is_lost),
     ("I-22", past_month_is_counted_again),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lattice.cli.output.plan_tables import data_sources, unknown_prices
+from lattice.cli.output.plan_tables import data_sources, known_part, unknown_prices
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
 from lattice.kinds.meta.quantity import MILLIONTHS, format_cents, format_hourly, pluralize
 
@@ -80,19 +80,11 @@ def _uncounted_services(document: JsonObject) -> list[str]:
 def _cost(row: JsonObject, by: str) -> list[str]:
     cells = [
         row["name"],
-        known_part(row, format_hourly(row["hourlyMicros"])),
-        known_part(row, format_cents(row["projected30DayMicros"])),
+        known_part(format_hourly(row["hourlyMicros"]), row, row.get("unpricedMachines", 0)),
+        known_part(format_cents(row["projected30DayMicros"]), row, row.get("unpricedMachines", 0)),
         f"{row['shareMillionths'] / 10_000:.1f} %",
     ]
     return [*cells, format_hourly(row["overhead"]["hourlyMicros"])] if by == "pool" else cells
-
-
-def known_part(row: JsonObject, amount: str) -> str:
-    """The amount, marked as a lower bound if machines of unknown price add to it; `unknown` if nothing else
-    does."""
-    if not row.get("unpricedMachines"):
-        return amount
-    return f"≥ {amount}" if row["hourlyMicros"] else "unknown"
 
 
 def _truncated_list(words: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ MAX_VALUE_CHARS = 40
 # Characters shown before the first character that differs.
 CONTEXT_CHARS = 12
 JsonObject = Mapping[str, Any]
+UNKNOWN = "unknown"
 # Unplaced services whose blockers are listed without `-o wide`.
 MAX_DETAILED_SERVICES = 3
 
@@ -119,13 +120,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     for word, count in (("partly", partly_count), ("not", len(unplaced) - partly_count)):
         if count:
             parts.append(f"{pluralize(count, 'service')} {word} placed{as_before}")
-    total = document["total"]
-    before, after = (format_hourly(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
-    change = format_cents(total["change"]["projected30DayMicros"], signed=True)
-    is_changed = total["change"]["hourlyMicros"] != 0
-    cost = f"{before}/h → {after}/h ({change}/30d)" if is_changed else f"{after}/h, unchanged"
-    if unpriced := sum(line["machines"] for line in document["prices"].get("unpriced", ())):
-        cost += f", without {pluralize(unpriced, 'node')} of unknown price"
+    cost = _total_change(document["total"])
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
     lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
     lines += renderer.bullets(list(_surge_notes(document)))
@@ -133,10 +128,37 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     if pending is None:
         return lines
     # The baseline of the plan differs from the machines that run now.
-    real, late = format_hourly(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
+    paid, late = pending["cost"]["before"], len(pending["services"])
+    real = known_part(f"{format_hourly(paid['hourlyMicros'])}/h", paid, pending.get("unpricedMachines", 0))
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
-    note = f"Before and after count pending work as done{waits}. Current cost: {real}/h."
+    note = f"Before and after count pending work as done{waits}. Current cost: {real}."
     return [*lines, *renderer.bullets([note])]
+
+
+def _total_change(total: JsonObject) -> str:
+    """The cost before and after in words; machines of unknown price make it a lower bound, or unknown."""
+    unpriced = total.get("unpriced") or {"before": 0, "after": 0}
+    before, after = (
+        known_part(f"{format_hourly(total[moment]['hourlyMicros'])}/h", total[moment], unpriced[moment])
+        for moment in ("before", "after")
+    )
+    change = format_cents(total["change"]["projected30DayMicros"], signed=True)
+    if total["change"]["hourlyMicros"]:
+        mark = "" if unpriced["before"] == unpriced["after"] else "≥ "
+        text = f"{before} → {after} ({mark}{change}/30d)"
+    else:
+        text = f"{after}, unchanged" if unpriced["before"] == unpriced["after"] else f"{before} → {after}"
+    if unpriced["after"]:
+        text += f", with {pluralize(unpriced['after'], 'node')} of unknown price"
+    return text
+
+
+def known_part(amount: str, rate: JsonObject, unpriced: int) -> str:
+    """The amount of a rate, marked as a lower bound if machines of unknown price add to it; `unknown` if nothing
+    else does."""
+    if not unpriced:
+        return amount
+    return f"≥ {amount}" if rate["hourlyMicros"] else UNKNOWN
 
 
 def _surge_notes(document: JsonObject) -> Iterator[str]:
@@ -148,8 +170,10 @@ def _surge_notes(document: JsonObject) -> Iterator[str]:
         f"{pluralize(row['machines'], 'node')} of class {row['class']} in {row['cluster']}"
         for row in surge["machines"]
     )
-    peak = format_dollars(surge["peak"]["hourlyMicros"])
-    yield f"The update needs {machines} more until it ends: {peak}/h at the peak."
+    peak = known_part(
+        f"{format_dollars(surge['peak']['hourlyMicros'])}/h", surge["peak"], not surge.get("isPriced", True)
+    )
+    yield f"The update needs {machines} more until it ends: {peak} at the peak."
 
 
 def _placed_replicas(service: JsonObject) -> int:
@@ -246,12 +270,15 @@ def _pools(document: JsonObject, renderer: TableRenderer) -> list[str]:
 
 
 def _cost_change_row(name: str, cost: JsonObject) -> list[str]:
-    hourly = [format_hourly(cost[when]["hourlyMicros"]) for when in ("before", "after")]
+    unpriced = cost.get("unpriced") or {"before": 0, "after": 0}
+    hourly = [
+        known_part(format_hourly(cost[when]["hourlyMicros"]), cost[when], unpriced[when])
+        for when in ("before", "after")
+    ]
     return [
         name,
         *hourly,
-        format_hourly(cost["change"]["hourlyMicros"], signed=True),
-        _monthly_change(cost["change"]),
+        *change_cells(cost["change"], {"isPriced": unpriced["before"] == unpriced["after"]}),
     ]
 
 
@@ -480,6 +507,7 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     return join_blocks(
         table,
         [f"{pluralize(harmless, 'other pool')} could be lost without moving a replica"] if harmless else [],
+        unknown_prices(document.get("prices", {}), renderer),
     )
 
 
@@ -492,7 +520,11 @@ def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     notes = [bound, *([note] if note else [])]
     if not document["moves"]:
         cost = format_hourly(document["total"]["after"]["hourlyMicros"])
-        return [f"no move would pay for itself: {cost}/h", *notes]
+        return [
+            f"no move would pay for itself: {cost}/h",
+            *notes,
+            *unknown_prices(document.get("prices", {}), renderer),
+        ]
     saved = format_cents(document["saving"]["projected30DayMicros"])
     saving = f"{pluralize(document['moves'], 'move')} would save {saved} in 30 days"
     return join_blocks([saving, *notes], plan_lines(document, renderer))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lattice.cli.output.cost_tables import known_part
+from lattice.cli.output.plan_tables import UNKNOWN, known_part
 from lattice.cli.output.table_renderer import TableRenderer, join_blocks
 from lattice.kinds.meta.quantity import MILLIONTHS, approximate_bytes, format_cents, format_hourly
 
@@ -14,7 +14,6 @@ BAR_CHARS = 6
 BAR_FULL, BAR_EMPTY = "█", "░"
 ASCII_FULL, ASCII_EMPTY = "#", "."
 NO_VALUE = "-"
-UNKNOWN = "unknown"
 
 
 class BarRenderer:
@@ -67,7 +66,9 @@ def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) 
                 pool.get("region") or NO_VALUE,
                 str(pool["nodes"]) if pool.get("maxNodes") is None else f"{pool['nodes']}/{pool['maxNodes']}",
                 *_usage_cells(pool, bars),
-                NO_VALUE if rate is None else known_part({**pool, "hourlyMicros": rate}, format_hourly(rate)),
+                NO_VALUE
+                if rate is None
+                else known_part(format_hourly(rate), {"hourlyMicros": rate}, pool.get("unpricedMachines", 0)),
                 _rounded_dollars(money.get("spentMicros")),
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE

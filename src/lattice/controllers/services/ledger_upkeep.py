@@ -17,7 +17,7 @@ from lattice.kinds.infrastructure import CloudInfrastructure
 from lattice.kinds.ledger import LatticeLedger, ledger_spec
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.placement.inputs.ledger_math import NodeGroup, budget_status, reprice
+from lattice.placement.inputs.ledger_math import NodeGroup, judge_budget, reprice
 from lattice.placement.inputs.price_book import PriceBook, price_of
 from lattice.store.protocol import Change
 
@@ -90,7 +90,7 @@ class LedgerUpkeepController:
         # The phase also changes with time, such as at the beginning of a month.
         return (
             bool(ledger.status.phase)
-            and budget_status(ledger, now, previous=ledger.status.phase).state.value != ledger.status.phase
+            and judge_budget(ledger, now, previous=ledger.status.phase).state.value != ledger.status.phase
         )
 
     def _prices(self, ledger: LatticeLedger) -> dict[NodeGroup, int | None]:

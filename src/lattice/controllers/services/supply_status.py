@@ -18,11 +18,11 @@ from lattice.controllers.services.placement import MIN_IDLE_RATIO
 from lattice.controllers.services.world_cache import AdapterLookup, WorldCache
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure, StaticStatus
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, Status, path_of
 from lattice.kinds.meta.conditions import merge_conditions
-from lattice.kinds.node_class import LatticeNodeClass, NodeClassStatus
+from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.webhook import Notify
 from lattice.kinds.workload import LatticeWorkload
@@ -31,7 +31,8 @@ from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.status.crossings import Crossing, find_crossings
 from lattice.placement.status.supply_status import supply_statuses, usage_by_cluster, without_minor_spend
-from lattice.store.protocol import Write
+from lattice.store.commit_packing import pack_writes
+from lattice.store.protocol import Key, Write
 
 # The single key of the controller.
 SUPPLY_KEY = "supply"
@@ -101,33 +102,38 @@ class SupplyStatusController:
             world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
         )
         groups: list[list[Write]] = []
-        notices: list[WebhookCall] = []
+        # By the key of the written object: the webhook calls that follow its commit.
+        notices: dict[Key, list[WebhookCall]] = {}
+        has_skipped = False
         for obj, status in statuses:
             previous: Status = obj.status  # type: ignore[attr-defined]
-            current = self.context.cache(type(obj)).get(path_of(obj))
-            if isinstance(status, NodeClassStatus) and isinstance(current, LatticeNodeClass):
-                # Placement writes the records of real machines meanwhile.
-                previous, status = current.status, msgspec.structs.replace(current.status, nodes=status.nodes)
-            elif isinstance(status, StaticStatus) and isinstance(current, StaticInfrastructure):
-                status = msgspec.structs.replace(status, observed=current.status.observed)
+            cache = self.context.cache(type(obj))
+            current, entry = cache.get(path_of(obj)), cache.entry(path_of(obj))
+            if current is not obj and current != obj:
+                # Another controller, or an earlier reconcile whose write arrived late, has written the object since
+                # the world was read: a write would undo that, and report a crossing again.
+                has_skipped = True
+                continue
             if status.conditions is not previous.conditions:
                 conditions = merge_conditions(previous.conditions, status.conditions, self.context.timestamp)
                 status = msgspec.structs.replace(status, conditions=conditions)
-            entry = self.context.cache(type(obj)).entry(path_of(obj))
             # Fractions of a cent accrue all the time and are no reason to write (I-33).
             status = without_minor_spend(previous, status)
             if entry is not None and status != previous:
                 crossings = list(find_crossings(previous, status))
                 # The events are in the commit of the status: no crossing is lost, and none is reported twice.
                 groups.append([with_status(entry, status), *self._events(obj, crossings)])
-                notices += self._notices(obj, crossings)
+                notices[entry.key] = list(self._notices(obj, crossings))
         # Measure the decision only: one slow commit is no reason for longer intervals.
         self._last_duration_s = self.context.clock.monotonic() - now
-        await self.context.commit_groups(groups)
-        # After the commit: if it fails, the next reconcile finds the crossings again.
-        for notice in notices:
-            self.notify(notice)
-        return None
+        for batch in pack_writes(groups):
+            # If the commit fails, the next reconcile finds its crossings again; those of earlier batches are stored
+            # and therefore already queued.
+            await self.context.commit(batch)
+            for write in batch:
+                for notice in notices.get(write.key, ()):
+                    self.notify(notice)
+        return Requeue(self.min_interval_s) if has_skipped else None
 
     def _events(self, obj: Kind, crossings: Iterable[Crossing]) -> Iterator[Write]:
         for crossing in crossings:

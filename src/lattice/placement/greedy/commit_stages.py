@@ -14,7 +14,12 @@ from lattice.kinds.service import Remediation as RemediationRecord
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
-from lattice.placement.greedy.orphaned import OrphanedReplicas, orphaned_replicas, subtract_orphans
+from lattice.placement.greedy.orphaned import (
+    OrphanedReplicas,
+    find_final_orphans,
+    orphaned_replicas,
+    subtract_orphans,
+)
 from lattice.placement.greedy.place import Placement
 from lattice.placement.greedy.place_all import outgrown_assignments, place_in_rounds
 from lattice.placement.greedy.remediation import JointRemediation, Remediation, SurgeReturn
@@ -138,6 +143,7 @@ def decide_stages(
     elsewhere.
     """
     fleet = world.build_fleet()
+    find_final_orphans(world, fleet).commit_to(fleet)
     decided = StagedDecision(world, fleet, unsettled_clusters=set(observation.unsettled_clusters))
     for cluster in fleet.clusters.values():
         if not cluster.machines:

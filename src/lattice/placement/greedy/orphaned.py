@@ -2,7 +2,7 @@
 withdrawn."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -13,9 +13,10 @@ from lattice.kinds.service import LatticeService, ServicePlacement
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.inputs.bill import BillLine
 from lattice.placement.inputs.cost_allocation import BilledMachine, CostPart
-from lattice.placement.model.current_state import LedgerPrices
+from lattice.placement.model.current_state import OVERFLOW_LABEL, LedgerPrices
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.supply import cloud_account, overflow_account
 from lattice.placement.model.world import World
 
 # Placements by service.
@@ -98,6 +99,17 @@ class OrphanedState:
                 parts.append(CostPart(machine, rate))
         return parts
 
+    def commit_to(self, fleet: Fleet) -> None:
+        """Count the machines of the clusters against the budgets that go on paying for them, such as that of a
+        cloud whose region was withdrawn."""
+        for cluster in self.clusters:
+            lines = [line for line in self.bill_lines if line.cluster == cluster.metadata.name]
+            rate, unpriced = sum(line.rate for line in lines), 0
+            for line in lines:
+                unpriced += 0 if line.is_priced else line.count
+            for ledger in _paying_ledgers(cluster):
+                fleet.ledgers.commit_withdrawn(ledger, rate, unpriced)
+
     def regions(self, service: str) -> set[str]:
         cluster_names = {placement.cluster for placement in self.replicas.get(service, ())}
         return {cluster.spec.region for cluster in self.clusters if cluster.metadata.name in cluster_names}
@@ -116,6 +128,17 @@ class OrphanedState:
             service.status, placements=(*self.replicas[name], *service.status.placements)
         )
         return msgspec.structs.replace(service, status=status)
+
+
+def _paying_ledgers(cluster: LatticeCluster) -> Iterator[str]:
+    """The ledgers of the cloud, of its region and of an overflow that pay for the machines of a cluster. The ledger
+    of a deleted pool pays for the machines of that pool only."""
+    spec = cluster.spec
+    if spec.infrastructure and spec.infrastructure != spec.pool:
+        yield cloud_account(spec.infrastructure).ledger_name
+        yield cloud_account(spec.infrastructure, spec.region).ledger_name
+    if overflow := spec.labels.get(OVERFLOW_LABEL, ""):
+        yield overflow_account(overflow).ledger_name
 
 
 def find_orphans(world: World, fleet: Fleet) -> OrphanedState:

@@ -71,6 +71,11 @@ class Bill:
             rates[line.cluster] = rates.get(line.cluster, 0) + line.rate
         return rates
 
+    @property
+    def unpriced_machines(self) -> int:
+        """The number of machines of unknown price."""
+        return sum(line.count for line in self.lines if not line.is_priced)
+
     @cached_property
     def unpriced_clusters(self) -> dict[str, int]:
         """The number of machines of unknown price by cluster."""
@@ -93,12 +98,13 @@ class Bill:
 def recorded_bill(ledgers: Iterable[LatticeLedger], clusters: Iterable[LatticeCluster]) -> Bill:
     """The bill of the machines that the ledgers pay for, and of owned machines, which cost nothing.
 
-    If several ledgers pay for a machine, the ledger with the most machines of the cluster and class counts.
+    If several ledgers pay for a machine, the ledger with the most machines of the cluster and class counts; of
+    ledgers with as many, that of a region, whose name is the more precise one.
     """
     clusters_by_name = {cluster.metadata.name: cluster for cluster in clusters}
     paying: dict[NodeGroup, tuple[int, LatticeLedger, list[Lot]]] = {}
     ledger_rates: dict[str, int] = {}
-    for ledger in sorted(ledgers, key=lambda ledger: ledger.metadata.name):
+    for ledger in sorted(ledgers, key=lambda ledger: (not ledger.spec.budget.region, ledger.metadata.name)):
         ledger_rates[ledger.metadata.name] = ledger.status.committed_micros
         for cluster, lots in ledger.status.machines.items():
             by_class: dict[str, list[Lot]] = {}
@@ -144,10 +150,11 @@ class RecordedMachines:
 
     def of(self, bill: Bill) -> list[BilledMachine]:
         """One machine for every paid node, with the workloads bound to the node, and one entry for the machines
-        of every line that have no node yet."""
+        of every line that have no node yet. A joined machine is on no line: its owner pays for it."""
         nodes: dict[NodeGroup, list[LatticeNode]] = {}
         for node in sorted(self.nodes, key=lambda node: node.metadata.name):
-            nodes.setdefault((node.spec.cluster, node.spec.node_class), []).append(node)
+            if not node.is_joined_machine:
+                nodes.setdefault((node.spec.cluster, node.spec.node_class), []).append(node)
         hosted = self._hosted()
         machines = []
         for line in bill.lines:

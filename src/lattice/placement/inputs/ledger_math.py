@@ -31,6 +31,7 @@ from lattice.kinds.meta.quantity import (
     format_dollars,
     format_per_hour,
     format_per_month,
+    pluralize,
     round_to_cents,
 )
 from lattice.kinds.meta.timestamps import format_micro_time, parse_timestamp
@@ -44,6 +45,9 @@ UNLIMITED_HEADROOM = 1 << 61
 # A budget returns from Alert or Exceeded only below the threshold less this part of the limit, so that rounding
 # cannot make it flap.
 HYSTERESIS_MILLIONTHS = 1_000
+# The amounts of a recorded refusal are written again once they differ by more than the needed limit divided by
+# this number.
+REFUSAL_DRIFT_DIVISOR = 100
 # Number of past months that a ledger keeps.
 RETAINED_MONTHS = 13
 _MICROSECOND = timedelta(microseconds=1)
@@ -268,18 +272,30 @@ def reprice(ledger: LatticeLedger, prices: Mapping[NodeGroup, int | None], now: 
 
 def refuse(ledger: LatticeLedger, refusals: Sequence[Refusal]) -> LatticeLedger:
     """The ledger with the purchases that its limit refuses now. A refusal that goes on keeps its time, and keeps
-    its amounts while only the headroom has changed."""
+    its amounts while they change only because time passes."""
     previous = {refusal.service: refusal for refusal in ledger.status.refused}
     refused = []
     for refusal in sorted(refusals, key=lambda refusal: refusal.service):
         earlier = previous.get(refusal.service)
         if earlier is None:
             refused.append(refusal)
-        elif (earlier.rule, earlier.need_micros) == (refusal.rule, refusal.need_micros):
+        elif _is_same_refusal(earlier, refusal):
             refused.append(earlier)
         else:
             refused.append(msgspec.structs.replace(refusal, at=earlier.at))
     return _with_status(ledger, refused=tuple(refused))
+
+
+def _is_same_refusal(earlier: Refusal, refusal: Refusal) -> bool:
+    """Whether the recorded refusal still says what is true now. Under the rule of the calendar month the amounts
+    drift with time; the recorded limit must still suffice."""
+    if (earlier.rule, earlier.need_micros) != (refusal.rule, refusal.need_micros):
+        return False
+    drift = refusal.limit_needed_micros // REFUSAL_DRIFT_DIVISOR
+    return (
+        0 <= earlier.limit_needed_micros - refusal.limit_needed_micros <= drift
+        and abs(earlier.have_micros - refusal.have_micros) * HOURS_PER_MONTH <= drift
+    )
 
 
 def _adjust_lot(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLedger:
@@ -454,6 +470,11 @@ class BudgetVerdict:
     message: str
     refused: tuple[Refusal, ...] = ()
 
+    @property
+    def state(self) -> BudgetState:
+        """The state to show: a budget that refuses a purchase is exceeded, whatever its use."""
+        return BudgetState.EXCEEDED if self.is_exceeded else self.status.state
+
 
 def judge_budget(ledger: LatticeLedger, now: datetime, previous: str = "") -> BudgetVerdict:
     """The verdict about a budget with a limit; `previous` is the state that was shown last."""
@@ -462,7 +483,8 @@ def judge_budget(ledger: LatticeLedger, now: datetime, previous: str = "") -> Bu
     # Rounded to cents: a finer amount would change the message, and cause a write, every second.
     used = format_dollars(round_to_cents(status.used))
     text = f"{status.rule.words}: {used} of {format_dollars(limit)} ({percent_text(status.utilisation)})"
-    refused = ledger.status.refused if ledger.spec.hard else ()
+    # A limit that was removed refuses nothing, even before placement has decided again.
+    refused = ledger.status.refused if ledger.spec.hard and status.limit is not None else ()
     if status.is_exceeded:
         over = round_to_cents(status.used) - limit
         text += f", {format_dollars(over)} over the limit" if over > 0 else ", the limit is reached"
@@ -509,14 +531,17 @@ def _month_to_date(ledger: LatticeLedger, now: datetime) -> tuple[int, int, int]
 def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
     """The ledger with phase and message for users, as of the moment that the ledger is accrued to."""
     status = ledger.status
-    current = budget_status(ledger, parse_timestamp(status.as_of), previous=status.phase)
+    verdict = judge_budget(ledger, parse_timestamp(status.as_of), previous=status.phase)
+    current = verdict.status
     limit = "no limit" if current.limit is None else format_per_month(current.limit)
     spent = f"{format_cents(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
     rate, projected = format_per_hour(status.committed_micros), format_cents(current.projected)
     message = f"{rate}; {spent}, {projected} projected in {status.month}; {limit}"
     if current.limit is not None:
         message += f", {percent_text(current.utilisation)} used by the {current.rule.words}"
-    return _with_status(ledger, phase=current.state.value, message=message)
+    if verdict.refused:
+        message += f", refuses {pluralize(len(verdict.refused), 'purchase')}"
+    return _with_status(ledger, phase=verdict.state.value, message=message)
 
 
 def rate_per_30_days(per_hour_micros: int) -> int:

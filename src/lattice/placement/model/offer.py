@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
+from lattice.kinds.cloud_budget import DEFAULT_ALERT_MILLIONTHS
 from lattice.kinds.constraints import Taint
-from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
+from lattice.kinds.infrastructure import Reservation
 from lattice.kinds.ledger import Account
 from lattice.kinds.node_class import ObservedMachine
 from lattice.kinds.overflow import Overflow

@@ -76,6 +76,14 @@ class OfferLedgers:
         tries out."""
         self.unpriced_machines.update(self.paying_for(row, overflow))
 
+    def commit_withdrawn(self, ledger: str, rate: int, unpriced: int) -> None:
+        """Count existing machines that a ledger pays for and no offer has any more: their rate, and how many of them
+        have no known price."""
+        self.committed[ledger] += rate
+        self.unpriced_machines[ledger] += unpriced
+        for row in self._offers_by_ledger.get(ledger, ()):
+            self.headroom_by_offer[row] = self.headroom(row)
+
     def commit(self, row: int, overflow: str, rate: int) -> None:
         """Commit the rate to all ledgers that pay for the offer; a negative rate releases."""
         if not rate:

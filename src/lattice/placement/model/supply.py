@@ -17,7 +17,7 @@ from lattice.kinds.ledger import (
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
-from lattice.kinds.pool import LatticePool
+from lattice.kinds.pool import PRICE_CURRENCY, LatticePool
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.ledger_math import HOURS_PER_MONTH
 from lattice.placement.inputs.observed_machines import PromisedMachine
@@ -38,8 +38,6 @@ K = TypeVar("K", bound=Kind)
 # The providers that this server can create machines with, and the runtimes of their machines; None: unknown.
 Adapters = Mapping[str, frozenset[str] | None]
 
-# The currency of every price: a budget in another currency cannot be compared with prices.
-PRICE_CURRENCY = "USD"
 # Ends the name of a provider that creates no machines, in `World.adapters`.
 MANUAL_SUFFIX = "=manual"
 OVERLAP_FIX = "give one of the two its own credentials, or delete one of the two"
@@ -433,9 +431,7 @@ def _budgets(
     pools: list[LatticePool], clouds: list[CloudInfrastructure], statics: list[StaticInfrastructure]
 ) -> Iterator[Budget]:
     for pool in pools:
-        stated = pool_ledger_spec(pool)
-        # A budget in another currency cannot be compared with prices: the pool is closed instead.
-        yield _budget(stated) if _currency(pool) == PRICE_CURRENCY else Budget(stated.budget, None)
+        yield _budget(pool_ledger_spec(pool))
     for cloud in clouds:
         # The budget of the whole cloud, then the nested budgets of the regions.
         for region in ("", *cloud.spec.regions):

@@ -47,6 +47,7 @@ def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> F
     demands = world.demands
     while True:
         fleet = world.build_fleet()
+        state.orphaned.commit_to(fleet)
         broken = _apply_targets(fleet, demands, remaining)
         if not broken:
             return FleetState(world, fleet, state.placements, state.orphaned)

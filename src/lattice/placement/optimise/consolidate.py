@@ -31,6 +31,7 @@ def consolidate(state: FleetState, budget: MoveBudget, deadline: Deadline) -> Fl
     reached before the deadline stay as they are."""
     world = state.resulting_world()
     fleet = world.build_fleet()
+    state.orphaned.commit_to(fleet)
     for row in range(fleet.table.count):
         for group in sorted({cluster.group for cluster in fleet.inventory.clusters_by_offer[row].values()}):
             if deadline.is_over:

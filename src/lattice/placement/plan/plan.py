@@ -119,7 +119,9 @@ class FleetState:
     def current(world: World) -> "FleetState":
         """Return the state as the objects describe it, without placing missing replicas."""
         fleet = world.build_fleet()
-        return FleetState(world, fleet, {}, find_orphans(world, fleet), world.recorded_bill)
+        orphaned = find_orphans(world, fleet)
+        orphaned.commit_to(fleet)
+        return FleetState(world, fleet, {}, orphaned, world.recorded_bill)
 
     @cached_property
     def unplaced(self) -> dict[str, Placement]:
@@ -224,6 +226,7 @@ def converge(world: World, *, max_decisions: int = 0, resized: Iterable[str] = (
         for assignment in outgrown_assignments(world.demands[name], fleet):
             fleet.unassign(assignment)
     orphaned = find_final_orphans(world, fleet)
+    orphaned.commit_to(fleet)
     return FleetState(
         world,
         fleet,

@@ -56,6 +56,7 @@ def apply_event(before: FleetState, event: WhatIfEvent) -> FleetState:
     if event.price_millionths != MILLIONTHS:
         world = replace(world, price_book=world.price_book.scaled(event.price_millionths))
     fleet = world.build_fleet()
+    before.orphaned.commit_to(fleet)
     DependencyEviction.of(before, world).evict_misplaced(fleet, fleet.assignments)
     demands = map(before.orphaned.subtract_orphans, world.demands.values())
     return FleetState(world, fleet, place_all(demands, fleet, keep_decisions=1), before.orphaned)

@@ -181,6 +181,7 @@ def drill_document(impacts: Sequence[LossImpact], state: FleetState) -> Document
     rate_before = sum(state.offer_rates.values())
     return {
         "ask": "drill",
+        "prices": price_document(state.fleet, state.bill),
         "isEmpty": not any(impact.moved or impact.newly_unplaced for impact in impacts),
         "isFeasible": not any(impact.newly_unplaced for impact in impacts),
         "losses": [

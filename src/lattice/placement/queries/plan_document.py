@@ -103,8 +103,14 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
             }
             for cluster in plan.clusters
         ],
-        "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
-        "total": rate_change_document(*plan.total),
+        "pools": _pool_documents(plan, before, after),
+        "total": {
+            **rate_change_document(*plan.total),
+            "unpriced": {
+                "before": before.bill.unpriced_machines,
+                "after": after.bill.unpriced_machines,
+            },
+        },
         "surge": _surge_document(plan, before, after),
         "pending": _pending_document(before, world),
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
@@ -128,6 +134,23 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "prices": price_document(after.fleet, after.bill),
         "latencies": latency_documents(after, changed),
     }
+
+
+def _pool_documents(plan: Plan, before: FleetState, after: FleetState) -> list[Document]:
+    """Return the offers whose rate changes, or their number of machines of unknown price."""
+    unpriced = before.bill.unpriced_offers, after.bill.unpriced_offers
+    counts = {
+        name: tuple(offers.get(name, 0) for offers in unpriced) for name in {*unpriced[0], *unpriced[1]}
+    }
+    changed = {name for name, (old, new) in counts.items() if old != new}
+    documents = []
+    for name in sorted({*plan.rates, *changed}):
+        rates = before.offer_rates.get(name, 0), after.offer_rates.get(name, 0)
+        old, new = counts.get(name, (0, 0))
+        documents.append(
+            {"name": name, **rate_change_document(*rates), "unpriced": {"before": old, "after": new}}
+        )
+    return documents
 
 
 def _surge_document(plan: Plan, before: FleetState, after: FleetState) -> Document | None:
@@ -159,6 +182,7 @@ def _surge_document(plan: Plan, before: FleetState, after: FleetState) -> Docume
         "services": list(surge.services),
         "machines": machines,
         "peak": rate_document(plan.total[1] + leaving + surge.rate),
+        "isPriced": not (before.bill.unpriced_machines or after.bill.unpriced_machines),
         "blocked": [{"name": name, "reason": reason} for name, reason in sorted(surge.blocked.items())],
     }
 
@@ -179,6 +203,7 @@ def _pending_document(before: FleetState, world: World) -> Document | None:
     return {
         "services": pending,
         "cost": rate_change_document(sum(current.offer_rates.values()), sum(before.offer_rates.values())),
+        "unpricedMachines": current.bill.unpriced_machines,
     }
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from lattice.kinds.cloud_budget import RegionBudget
 from lattice.kinds.infrastructure import (
     ALERT_CONDITION,
     BUDGET_CONDITION,
     CloudInfrastructure,
-    RegionBudget,
     StaticInfrastructure,
 )
 from lattice.kinds.meta.base import Condition
@@ -52,7 +52,7 @@ def _previous_state(supplier: BudgetOwner, region: str) -> str:
     """Return the state that the status shows, so that a state within rounding of its threshold stays."""
     if region and isinstance(supplier, CloudInfrastructure):
         shown = supplier.status.region_budgets.get(region)
-        return shown.phase if shown is not None else ""
+        return shown.phase if shown is not None and shown.is_alerting is not False else ""
     conditions = supplier.status.conditions
     if not is_true(conditions, ALERT_CONDITION):
         return ""
@@ -65,7 +65,7 @@ def budget_conditions(supplier: BudgetOwner, verdicts: Mapping[str, BudgetVerdic
     """Return BudgetExceeded and BudgetAlert; the conditions of a limit that was removed become False."""
     if not verdicts:
         return [
-            Condition(type=kind, status="False", reason="NoLimit", message="no budget limit")
+            _no_limit(kind)
             for kind in (BUDGET_CONDITION, ALERT_CONDITION)
             if is_true(supplier.status.conditions, kind)
         ]
@@ -101,14 +101,23 @@ def budget_conditions(supplier: BudgetOwner, verdicts: Mapping[str, BudgetVerdic
                 message=message,
             )
         )
+    # Only regions have a limit any more.
+    elif is_true(supplier.status.conditions, ALERT_CONDITION):
+        conditions.append(_no_limit(ALERT_CONDITION))
     return conditions
+
+
+def _no_limit(kind: str) -> Condition:
+    return Condition(type=kind, status="False", reason="NoLimit", message="no budget limit")
 
 
 def region_budgets(verdicts: Mapping[str, BudgetVerdict]) -> dict[str, RegionBudget]:
     """Return the budget status of the regions that have a limit."""
     return {
         region: RegionBudget(
-            phase=(BudgetState.EXCEEDED if verdict.is_exceeded else verdict.status.state).value,
+            phase=verdict.state.value,
+            # A refused purchase alone is no alert: the use may be far below the threshold.
+            is_alerting=verdict.status.state is not BudgetState.OK,
             utilization_percent=budget_share(verdict.status),
             message=verdict.message,
         )

@@ -8,12 +8,12 @@ no new leader reports it again.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lattice.kinds.cloud_budget import RegionBudget
 from lattice.kinds.infrastructure import (
     ALERT_CONDITION,
     BUDGET_CONDITION,
     PRESSURE_CONDITION,
     CloudStatus,
-    RegionBudget,
 )
 from lattice.kinds.meta.base import Status
 from lattice.kinds.meta.conditions import find_condition
@@ -23,11 +23,6 @@ from lattice.placement.status.budget_conditions import REGION_EXCEEDED
 CROSSING_CONDITIONS = (ALERT_CONDITION, BUDGET_CONDITION, PRESSURE_CONDITION)
 # Appended to the reason of a crossing back to normal.
 CLEARED_SUFFIX = "Cleared"
-# The states of a budget at or beyond the threshold of a condition.
-_STATES_BEYOND = {
-    ALERT_CONDITION: (BudgetState.ALERT, BudgetState.EXCEEDED),
-    BUDGET_CONDITION: (BudgetState.EXCEEDED,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +63,17 @@ def _region_crossings(
 ) -> Iterator[Crossing]:
     for region in sorted({*previous_budgets, *after}):
         previous, current = previous_budgets.get(region, RegionBudget()), after.get(region, RegionBudget())
-        for kind, states in _STATES_BEYOND.items():
-            was_beyond, is_beyond = previous.phase in states, current.phase in states
+        for kind in (ALERT_CONDITION, BUDGET_CONDITION):
+            was_beyond, is_beyond = _is_region_beyond(previous, kind), _is_region_beyond(current, kind)
             if was_beyond != is_beyond:
                 message = f"region {region}: {current.message or 'no limit'}"
                 yield Crossing(kind, is_beyond, message, region)
+
+
+def _is_region_beyond(budget: RegionBudget, kind: str) -> bool:
+    if kind == BUDGET_CONDITION:
+        return budget.phase == BudgetState.EXCEEDED
+    # A status that an earlier version wrote states the phase only.
+    if budget.is_alerting is None:
+        return budget.phase in (BudgetState.ALERT, BudgetState.EXCEEDED)
+    return budget.is_alerting

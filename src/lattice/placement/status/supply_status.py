@@ -208,12 +208,19 @@ def without_minor_spend(before: Status, after: Status) -> Status:
     """
     if isinstance(before, PoolStatus) and isinstance(after, PoolStatus) and before.budget and after.budget:
         previous_budget, new_budget = before.budget, after.budget
-        if _is_minor_change(
-            previous_budget.current_month_cost, new_budget.current_month_cost, new_budget.projected_month_cost
-        ) and _is_minor_change(
-            previous_budget.projected_month_cost,
-            new_budget.projected_month_cost,
-            new_budget.projected_month_cost,
+        # The use depends on the limit too: a changed limit shows at once.
+        if (
+            _is_minor_share(previous_budget.utilization_percent, new_budget.utilization_percent)
+            and _is_minor_change(
+                previous_budget.current_month_cost,
+                new_budget.current_month_cost,
+                new_budget.projected_month_cost,
+            )
+            and _is_minor_change(
+                previous_budget.projected_month_cost,
+                new_budget.projected_month_cost,
+                new_budget.projected_month_cost,
+            )
         ):
             return msgspec.structs.replace(after, budget=previous_budget)
     if (
@@ -228,6 +235,15 @@ def without_minor_spend(before: Status, after: Status) -> Status:
         ) and _is_minor_change(previous_spend.projected, new_spend.projected, new_spend.projected):
             return msgspec.structs.replace(after, current_spend=previous_spend)
     return after
+
+
+def _is_minor_share(old: Decimal | None, new: Decimal | None) -> bool:
+    """Report whether two shares of a limit differ by at most 1 / MINOR_SPEND_DIVISOR of the larger share, apart from
+    rounding."""
+    if old is None or new is None:
+        return old is new
+    shares = Decimal(str(old)), Decimal(str(new))
+    return abs(shares[0] - shares[1]) <= max(shares) / MINOR_SPEND_DIVISOR + FOUR_DECIMALS
 
 
 def _is_minor_change(old: object, new: object, projected: object) -> bool:

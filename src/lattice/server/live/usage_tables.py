@@ -22,7 +22,6 @@ from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
 from lattice.placement.inputs.cost_allocation import CostPart, cost_parts
 from lattice.placement.inputs.ledger_math import (
     UNLIMITED_HEADROOM,
-    BudgetState,
     headroom,
     judge_budget,
     open_ledger,
@@ -123,14 +122,15 @@ class UsageTotal:
 
 
 def pool_rows(snapshot: UsageSnapshot) -> list[Row]:
-    """One row per pool, and one row per other offer that has clusters, such as a region of a cloud."""
+    """One row per pool, and one row per other offer that has clusters or paid machines, such as a region of a
+    cloud."""
     totals = _totals_by(snapshot, lambda node: node.spec.pool)
     ledgers = {ledger.metadata.name: ledger for ledger in snapshot.ledgers}
     pools = {pool.metadata.name: pool for pool in snapshot.pools}
     clusters = Counter(cluster.spec.pool for cluster in snapshot.clusters)
     rows = []
     # Clusters may use offers without a pool object, for example a region of a cloud.
-    for name in sorted({*pools, *clusters}):
+    for name in sorted({*pools, *clusters, *snapshot.bill.offer_rates}):
         pool, total = pools.get(name), totals.get(name, UsageTotal())
         row: Row = {
             "name": name,
@@ -175,7 +175,7 @@ def budget_fields(ledger: LatticeLedger, now: datetime) -> Row:
         "usedMillionths": status.utilisation,
         "rule": status.rule.words if status.limit is not None else None,
         "isRefusing": bool(verdict.refused),
-        "state": (BudgetState.EXCEEDED if verdict.is_exceeded else status.state).value,
+        "state": verdict.state.value,
         "message": verdict.message if status.limit is not None else "",
     }
 
@@ -185,6 +185,9 @@ def budget_rows(snapshot: UsageSnapshot) -> list[Row]:
     rows = []
     for ledger in sorted(snapshot.ledgers, key=lambda ledger: ledger.metadata.name):
         account = ledger.spec.budget
+        # Not a budget: the ledger keeps the number of the last cluster of a data center.
+        if account.kind == "StaticInfrastructure" and account.region:
+            continue
         row = {
             "ledger": ledger.metadata.name,
             "kind": account.kind,
@@ -216,7 +219,10 @@ def cluster_rows(snapshot: UsageSnapshot) -> list[Row]:
                 "readyNodes": total.ready,
                 "workloads": workloads[name],
                 "readyWorkloads": ready[name],
+                # None: the price of one of its machines is unknown; `knownMicros` counts it at its last known price.
                 "hourlyMicros": None if unpriced else snapshot.bill.cluster_rates.get(name, 0),
+                "knownMicros": snapshot.bill.cluster_rates.get(name, 0),
+                "unpricedMachines": unpriced,
                 "isPriced": not unpriced,
                 "phase": cluster.status.phase,
                 **total.figures(),

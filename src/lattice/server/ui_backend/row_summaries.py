@@ -46,6 +46,7 @@ def service_row(obj: LatticeService) -> Row:
         "pools": sorted({placement.pool for placement in status.placements}),
         "clusters": sorted({placement.cluster for placement in status.placements if placement.cluster}),
         "hourlyMicros": _micros(status.total_cost.hourly if status.total_cost else None),
+        "isPriced": not any(placement.replicas and placement.cost is None for placement in status.placements),
         "phase": status.phase,
         "verdict": decision.verdict if decision else "",
         "why": decision.reason if decision else "",

@@ -23,6 +23,8 @@ MONTH_HOURS = 720
 # Number of ended months that a ledger keeps.
 MAX_PAST_MONTHS = 13
 HOUR_US = 3_600_000_000  # microseconds
+# Longest time between counting the spending of a ledger and sending the commit.
+MAX_COUNTING_LAG = timedelta(seconds=2)
 _decode_cluster = msgspec.json.Decoder(LatticeCluster).decode
 
 
@@ -44,6 +46,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
             )
         if old is not None:
             yield from _check_spending(change.key.name, old, new)
+            yield from _check_moment(change.key.name, record, old, new)
         yield from _check_prices(context, record, change)
         pool_name = change.new.spec.budget.name
         pool = next(
@@ -105,6 +108,22 @@ def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings
         )
     if dict(sorted(past.items())[-MAX_PAST_MONTHS:]) != new.past:
         yield "I-22", f"{name} records {new.past} for earlier months, but price times time is {past}"
+
+
+def _check_moment(name: str, record: CommitRecord, old: LedgerStatus, new: LedgerStatus) -> Findings:
+    """A commit that changes the rate counts the time until then at the previous rate: the spending is counted up to
+    the moment of the commit by the wall clock of the writer, or further if that clock was set back."""
+    if new.committed_micros == old.committed_micros or record.writer_time is None:
+        return
+    counted_until = parse_timestamp(new.as_of)
+    if max(parse_timestamp(old.as_of), record.writer_time - MAX_COUNTING_LAG) > counted_until:
+        yield (
+            "I-22",
+            (
+                f"{name} has another rate since {record.writer_time:%H:%M:%S}, but its spending is counted until"
+                f" {counted_until:%H:%M:%S} only: the time between counts at the new rate"
+            ),
+        )
 
 
 def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:

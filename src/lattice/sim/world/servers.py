@@ -175,7 +175,7 @@ class SimServer:
             self.leadership.workload_environment,
         )
         self.leadership.on_change = self.sessions.leadership_changed
-        self.store.read_revision = self.cache_revision
+        self.store.read_revision, self.store.wall_time = self.cache_revision, clock.now
         self.tasks: list[asyncio.Task[None]] = []
         self.joining = NodeJoinService(self.store, authority(), clock, new_uid, lambda: host.address)
 

@@ -6,6 +6,7 @@ import contextvars
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,6 +60,8 @@ class CommitRecord:
     writer_revision: int | None = None
     # Simulation time at which the writer sent the commit.
     sent_at: float | None = None
+    # What the wall clock of the writer showed then; None if it is unknown.
+    writer_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class HistoryStore(MemoryStore):
         self.origin = ""
         self.writer_revision: int | None = None
         self.sent_at: float | None = None
+        self.writer_time: datetime | None = None
         self.listeners: list[Callable[[int], None]] = []
         self.logs_by_resource: dict[str, _ResourceLog] = {}
         # Last revision by key, deleted objects included.
@@ -181,6 +185,7 @@ class HistoryStore(MemoryStore):
                 blind,
                 self.writer_revision,
                 self.sent_at,
+                self.writer_time,
             )
         )
         for resource in dict.fromkeys(change.key.resource for change in changes):
@@ -234,6 +239,8 @@ class StoreClient:
         self.are_watches_paused = False
         # The oldest revision of the writer's caches.
         self.read_revision: Callable[[], int] = lambda: self.watched_revision
+        # The wall clock of the writer's host.
+        self.wall_time: Callable[[], datetime] | None = None
         self._next_delivery_at = 0.0
         self._stalled_since: float | None = None
         store.listeners.append(self._on_commit)
@@ -287,12 +294,14 @@ class StoreClient:
         # the same commit would never have the same keys (I-35).
         keys = tuple(sorted(str(write.key) for write in writes if write.key.resource != "events"))
         read_revision, stored_revision, sent_at = self.read_revision(), 0, self.net.loop.time()
+        wall_time = self.wall_time() if self.wall_time is not None else None
 
         async def work() -> int:
             nonlocal stored_revision
             stored_revision = self.store.latest_revision_of(write.key for write in (*writes, *checks))
             # The store attributes the commit to the revision that the writer knew when the commit was sent.
             self.store.writer_revision, self.store.sent_at = read_revision, sent_at
+            self.store.writer_time = wall_time
             return await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
 
         try:

@@ -1,5 +1,5 @@
 // Answers of the server about the fleet, arranged for display. Pure functions without page elements.
-import { compare, count, hourly, plural, signed } from "./format.js";
+import { atLeast, compare, count, hourly, plural, signed } from "./format.js";
 
 const MONTH_HOURS = 720;
 
@@ -89,11 +89,22 @@ export function summary({ services, clusters, wouldMove, unplaced, total, declar
   for (const [word, some] of [["partly", unplaced.filter(has)], ["not", unplaced.filter((each) => !has(each))]]) {
     if (some.length) parts.push(`${plural(some.length, "service")} ${word} placed${before}`);
   }
-  const [then, now] = [total.before.hourlyMicros, total.after.hourlyMicros];
-  const change = () => `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
-  const cost = then === now ? `${hourly(now)}, unchanged` : change();
-  return `${[...parts, ...besides(declared, !parts.length)].join(", ")}; ${cost}`;
+  return `${[...parts, ...besides(declared, !parts.length)].join(", ")}; ${totalChange(total)}`;
 }
+
+// The cost before and after in words; machines of unknown price make it a lower bound, or unknown.
+function totalChange(total) {
+  const unpriced = unpricedOf(total);
+  const [then, now] = ["before", "after"].map((when) => atLeast(total[when].hourlyMicros, unpriced[when], hourly));
+  const mark = unpriced.before === unpriced.after ? "" : "≥ ";
+  const change = () => `${then} → ${now} (${mark}${signed(total.change.projected30DayMicros)} in 30 days)`;
+  const same = () => (mark ? `${then} → ${now}` : `${now}, unchanged`);
+  const text = total.change.hourlyMicros ? change() : same();
+  return unpriced.after ? `${text}, with ${plural(unpriced.after, "node")} of unknown price` : text;
+}
+
+// The number of machines of unknown price before and after a change.
+export const unpricedOf = ({ unpriced }) => unpriced ?? { before: 0, after: 0 };
 
 // Changes other than placement: restarted services always, other declarations only if the summary has nothing else.
 function besides(declared, isAll) {

@@ -1,8 +1,8 @@
 // The outcome of a plan, a what-if scenario or an optimisation: all have the same document and the same view.
-import { beforeAfter, changeText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
+import { beforeAfter, changeText, MARKS, machinesOf, required, serviceRows, some, summary, unpricedOf, ways, where } from "./answers.js";
 import { Declared, rewritten, serviceOf } from "./declared.js";
 import { html, memo, useMemo } from "./dom.js";
-import { count, hourly, money, percent, plural, signed } from "./format.js";
+import { atLeast, count, hourly, money, percent, plural, signed } from "./format.js";
 import { PackedMap } from "./map.js";
 import { Badge, Figures, Table } from "./parts.js";
 import { href } from "./route.js";
@@ -18,7 +18,7 @@ function Whole({ document: plan, clusters, words = [] }) {
     <p class="lead" data-test="summary">${words.length ? `${capital(words.join(", "))}: ` : ""}${summary(plan)}</p>
     <${Totals} plan=${plan} />
     ${plan.pending && html`<p class="note">Before and after count pending work as done.
-      ${` You pay ${money(plan.pending.cost.before.hourlyMicros)}/h now.`}</p>`}
+      ${` You pay ${atLeast(plan.pending.cost.before.hourlyMicros, plan.pending.unpricedMachines, hourly)} now.`}</p>`}
     <${Declared} plan=${plan} />
     <${Unplaced} found=${plan.unplaced.filter((each) => each.isNew)} />
     ${clusters && html`<${Maps} clusters=${clusters} plan=${plan} />`}
@@ -31,13 +31,15 @@ function Whole({ document: plan, clusters, words = [] }) {
 
 function Totals({ plan }) {
   const { before, after, change } = plan.total;
+  const unpriced = unpricedOf(plan.total);
+  const exact = unpriced.before === unpriced.after;
   const changed = new Set([...plan.services.map((each) => each.name), ...rewritten(plan).map(serviceOf)]);
   const old = plan.unplaced.filter((each) => !each.isNew).length;
   const tone = change.hourlyMicros > 0 ? "warn" : change.hourlyMicros < 0 ? "good" : "";
   return html`<${Figures} items=${[
-    { title: "Before", value: hourly(before.hourlyMicros) },
-    { title: "After", value: hourly(after.hourlyMicros) },
-    { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${signed(change.projected30DayMicros)}</span>` },
+    { title: "Before", value: atLeast(before.hourlyMicros, unpriced.before, hourly) },
+    { title: "After", value: atLeast(after.hourlyMicros, unpriced.after, hourly) },
+    { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${atLeast(change.projected30DayMicros, !exact, signed)}</span>` },
     { title: "Services changed", value: count(changed.size) },
     { title: "Not fully placed", value: count(plan.unplaced.length), note: old ? `${count(old)} unchanged` : "" },
   ]} />`;
@@ -103,15 +105,24 @@ const CLUSTERS = [
   { name: "cost", title: "$/h", value: change, cell: hourChange, end: true },
 ];
 
-const amount = (name, title, value, how, more) => ({ name, title, value, cell: (row) => how(value(row)), end: true, ...more });
+const amount = (name, title, value, how, more) => ({ name, title, value, cell: (row) => how(value(row), row), end: true, ...more });
 
 const POOLS = [
   { name: "name", title: "Pool", value: (row) => row.name },
-  amount("before", "Before $/h", (row) => row.before.hourlyMicros, money, { wide: true }),
-  amount("after", "After $/h", (row) => row.after.hourlyMicros, money),
-  amount("change", "Change $/h", (row) => row.change.hourlyMicros, (micros) => signed(micros)),
-  amount("month", "30 days", (row) => row.change.projected30DayMicros, (micros) => signed(micros)),
+  amount("before", "Before $/h", (row) => row.before.hourlyMicros, (micros, row) => atLeast(micros, unpricedOf(row).before), { wide: true }),
+  amount("after", "After $/h", (row) => row.after.hourlyMicros, (micros, row) => atLeast(micros, unpricedOf(row).after)),
+  amount("change", "Change $/h", (row) => row.change.hourlyMicros, changed),
+  amount("month", "30 days", (row) => row.change.projected30DayMicros, changed),
 ];
+
+function changed(micros, row) {
+  return atLeast(micros, isUnpriced(row), signed);
+}
+
+// Whether the number of machines of unknown price changes.
+function isUnpriced(row) {
+  return unpricedOf(row).before !== unpricedOf(row).after;
+}
 
 const MOVES = [
   { name: "name", title: "Would move", value: (row) => row.name, cell: (row) => serviceLink(row.name) },
@@ -125,10 +136,10 @@ const Part = ({ title, columns, rows, note, tall }) => rows.length > 0 && html`<
   ${note && html`<p class="quiet">${note}</p>`}</section>`;
 
 function Changes({ plan }) {
-  const changed = plan.pools.filter((each) => each.change.hourlyMicros);
+  const pools = plan.pools.filter((each) => each.change.hourlyMicros || isUnpriced(each));
   return html`<${Part} title="Services" columns=${SERVICES} rows=${serviceRows(plan)} tall=${60} />
     <${Part} title="Clusters" columns=${CLUSTERS} rows=${plan.clusters} />
-    <${Part} title="Money by pool" columns=${POOLS} rows=${changed} />
+    <${Part} title="Money by pool" columns=${POOLS} rows=${pools} />
     <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="Running replicas are not moved automatically." />`;
 }
 

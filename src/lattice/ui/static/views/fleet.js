@@ -111,8 +111,8 @@ export function fleetTree({ pools, clusters, nodes }, how) {
   for (const each of clusters) {
     // A cluster whose machines are still being made has no nodes, but costs money.
     const part = enter(root, [regions.get(each.pool) || each.region || NO_REGION, each.pool, each.name]);
-    part.own = each.hourlyMicros ?? 0;
-    part.unknown = each.isPriced === false ? 1 : 0;
+    part.own = each.knownMicros ?? each.hourlyMicros ?? 0;
+    part.unknown = each.unpricedMachines ?? (each.isPriced === false ? 1 : 0);
   }
   return shown(root, [], how, spareWeight(root, how));
 }

@@ -67,6 +67,7 @@ function Head({ service, why }) {
   const wanted = why?.replicas ?? service.spec.replicas?.min ?? 1;
   const cost = status.totalCost?.hourly;
   const micros = cost == null ? null : Math.round(cost * 1e6);
+  const unpriced = (status.placements ?? []).some((each) => each.replicas && each.cost?.hourly == null);
   return html`<header class="heading"><h1>${metadata.name}</h1><${State} word=${status.phase} />
       ${status.schedulerDecision?.verdict && html`<${State} word=${status.schedulerDecision.verdict} />`}
       ${Object.entries(metadata.labels ?? {}).map(([key, value]) => html`<span class="label mono" key=${key}>${key}=${value}</span>`)}
@@ -74,7 +75,7 @@ function Head({ service, why }) {
     <${Figures} items=${[
       { title: "Replicas ready", value: `${status.health?.ready ?? 0} of ${wanted}` },
       { title: "Where", value: where(status.placements ?? []) },
-      { title: "Cost", value: hourly(micros), note: micros == null ? "" : monthly(micros) },
+      { title: "Cost", value: unpriced ? "unknown" : hourly(micros), note: micros == null ? "" : monthly(micros) },
       { title: "Last decision", value: status.lastScheduled ? html`<${Ago} stamp=${status.lastScheduled} /> ago` : "–" },
     ]} />`;
 }

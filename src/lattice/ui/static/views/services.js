@@ -1,6 +1,6 @@
 // The list of services: health, pools, cost and placement decision.
 import { html, useMemo, useState } from "../lib/dom.js";
-import { count, hourly, money, monthly, plural } from "../lib/format.js";
+import { atLeast, count, hourly, money, monthly, plural } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
 import { Ago, Badge, Choice, Empty, Figures, Heading, Loading, Search, State, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
@@ -15,7 +15,7 @@ const COLUMNS = [
   { name: "ready", title: "Ready", value: (row) => row.ready - row.wanted, cell: health, end: true },
   { name: "phase", title: "Health", value: severity, cell: (row) => html`<${State} word=${row.phase} />`, wide: true },
   { name: "where", title: "Where", value: (row) => row.pools.join(", "), cell: where, wide: true },
-  { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => money(row.hourlyMicros), end: true },
+  { name: "cost", title: "Cost/h", value: (row) => row.hourlyMicros ?? -1, cell: (row) => cost(row, money), end: true },
   { name: "month", title: "30 days", value: (row) => row.hourlyMicros ?? -1, cell: month, end: true, wide: 1000 },
   { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => html`<${State} word=${row.verdict} />` },
   { name: "why", title: "Why", value: (row) => row.why, cell: told, wide: true, fill: true },
@@ -42,8 +42,13 @@ function told(row) {
   return html`<span class="quiet" title=${row.why}>${row.why}</span>`;
 }
 
+// The cost of a service; the price of one of its machines may be unknown.
+function cost(row, how) {
+  return row.isPriced === false ? "unknown" : how(row.hourlyMicros);
+}
+
 function month(row) {
-  return monthly(row.hourlyMicros).replace(" in 30 days", "");
+  return cost(row, monthly).replace(" in 30 days", "");
 }
 
 function age(row) {
@@ -94,7 +99,7 @@ export default function Services({ query }) {
     <//>
     <${Figures} items=${[
       { title: "Replicas ready", value: `${count(sums.ready)} of ${count(sums.wanted)}` },
-      { title: "Cost", value: hourly(sums.micros), note: `${monthly(sums.micros)}, without empty machines` },
+      { title: "Cost", value: atLeast(sums.micros, sums.unpriced, hourly), note: `${monthly(sums.micros)}, without empty machines` },
       { title: "Waiting for placement", value: plural(sums.waiting, "service") },
     ]} />
     ${rows.length
@@ -105,13 +110,14 @@ export default function Services({ query }) {
 const toService = (row) => href("services", row.namespace, row.name);
 
 function sum(rows) {
-  const sums = { all: rows.length, waiting: 0, unwell: 0, ready: 0, wanted: 0, micros: 0 };
+  const sums = { all: rows.length, waiting: 0, unwell: 0, ready: 0, wanted: 0, micros: 0, unpriced: 0 };
   for (const row of rows) {
     sums.waiting += SHOWN.waiting(row);
     sums.unwell += SHOWN.unwell(row);
     sums.ready += row.ready;
     sums.wanted += row.wanted;
     sums.micros += row.hourlyMicros ?? 0;
+    sums.unpriced += row.isPriced === false;
   }
   return sums;
 }
