@@ -401,7 +401,14 @@ class World:
         # other way round.
         for demand in sorted(
             self.demands.values(),
-            key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name),
+            key=lambda demand: (
+                -demand.needs.get("cpu", 0),
+                -demand.needs.get("memory", 0),
+                demand.requests,
+                demand.max_per_node,
+                demand.replicas,
+                demand.name,
+            ),
         ):
             assigner.add_service(self.services[demand.name], demand)
         assigner.assign_bound()
