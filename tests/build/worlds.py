@@ -151,6 +151,14 @@ def a_policy(
     )
 
 
+def a_preference(name: str, weighted: Sequence[Spec], selector: Spec | None = None) -> LatticePlacementPolicy:
+    """A policy that states preferences only."""
+    chosen = {"matchLabels": dict(selector)} if selector else None
+    return make_valid_object(
+        LatticePlacementPolicy, name, {"selector": chosen, "preferences": list(weighted)}
+    )
+
+
 def a_world(*objects: Kind) -> World:
     """With class m, unless classes are given."""
     has_class = any(isinstance(node_class, LatticeNodeClass) for node_class in objects)

@@ -1,56 +1,50 @@
 """Node pressure: when a node is short of memory or disk, and which workload leaves first."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from build.objects import a_node, a_workload
 
 from lattice.kinds.meta.base import Condition
-from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import NodeStatus, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.node_health import PressureThresholds, next_victim, pressure_conditions
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 1 << 30
 FULL = NodeUsage(cpu=0, memory=99 * GIB, disk=0)
 CAPACITY = {"memory": 100 * GIB, "storage": 100 * GIB}
 
 
-def status(memory: str = "", since_s: float = 0) -> NodeStatus:
-    """A node of 100 GiB; `memory` is the status of MemoryPressure since `since_s` seconds."""
-    since = format_timestamp(NOW - timedelta(seconds=since_s))
-    condition = Condition(
-        type="MemoryPressure", status=memory or "False", reason="r", message="m", last_transition_time=since
-    )
+def status(memory: str = "") -> NodeStatus:
+    """A node of 100 GiB; `memory` is the status of MemoryPressure."""
+    condition = Condition(type="MemoryPressure", status=memory or "False", reason="r", message="m")
     return NodeStatus(capacity=CAPACITY, conditions=(condition,) if memory else ())
 
 
 @pytest.mark.parametrize(
-    ("before", "used_gib", "expected"),
+    ("before", "used_gib", "since_shortage", "expected"),
     [
-        pytest.param(status(), (50, 50), {}, id="enough of both: no condition at all"),
-        pytest.param(status(), (95, 98), {}, id="exactly the threshold is available"),
-        pytest.param(status(), (96, 50), {"MemoryPressure": "True"}, id="less memory than the threshold"),
-        pytest.param(status(), (50, 99), {"DiskPressure": "True"}, id="less disk than the threshold"),
-        pytest.param(status("True", 30), (50, 50), {"MemoryPressure": "True"}, id="just ended: it stays"),
-        pytest.param(status("True", 61), (50, 50), {"MemoryPressure": "False"}, id="ended for good"),
-        pytest.param(status("True", -99), (50, 50), {"MemoryPressure": "False"}, id="set by a clock ahead"),
+        pytest.param("", (50, 50), 0, {}, id="enough of both: no condition at all"),
+        pytest.param("", (95, 98), 0, {}, id="exactly the threshold is available"),
+        pytest.param("", (96, 50), 0, {"MemoryPressure": "True"}, id="less memory than the threshold"),
+        pytest.param("", (50, 99), 0, {"DiskPressure": "True"}, id="less disk than the threshold"),
+        pytest.param("True", (50, 50), 59, {"MemoryPressure": "True"}, id="just ended: it stays"),
+        pytest.param("True", (50, 50), 60, {"MemoryPressure": "False"}, id="ended for good"),
+        pytest.param("True", (50, 50), 0, {"MemoryPressure": "True"}, id="set by an earlier leader"),
     ],
 )
 def test_conditions_follow_what_is_available(
-    before: NodeStatus, used_gib: tuple[int, int], expected: dict[str, str]
+    before: str, used_gib: tuple[int, int], since_shortage: float, expected: dict[str, str]
 ) -> None:
     usage = NodeUsage(cpu=0, memory=used_gib[0] * GIB, disk=used_gib[1] * GIB)
-    thresholds = PressureThresholds(0.05, 0.02)
-    conditions = pressure_conditions(before, usage, NOW, thresholds)
+    since = {"MemoryPressure": since_shortage} if since_shortage else {}
+    conditions = pressure_conditions(status(before), usage, since, PressureThresholds(0.05, 0.02))
     assert {condition.type: condition.status for condition in conditions} == expected
 
 
 def test_share_of_zero_turns_the_check_off() -> None:
     usage = NodeUsage(cpu=0, memory=100 * GIB, disk=100 * GIB)
-    assert list(pressure_conditions(status(), usage, NOW, PressureThresholds(0, 0))) == []
+    assert list(pressure_conditions(status(), usage, {}, PressureThresholds(0, 0))) == []
 
 
 def workload(

@@ -18,13 +18,15 @@ from lattice.engine.plugin import (
     Shortfall,
     WeightedScores,
 )
-from lattice.engine.table import Flags, Floats, Rows, Table
+from lattice.engine.table import Doubles, Flags, Floats, Rows, Table
 
 NO_ROW = -1
 # Approximate size of one cache entry with its reasons, as a number of table columns.
 COLUMNS_PER_FIXED_CACHE = 16
 COLUMNS_PER_SHAPE_CACHE = 4
 REJECTED_TOTAL = np.float32(-np.inf)
+# Doubles with normalised scores, which are relative to the candidates; otherwise floats of 32 bits.
+Totals = Floats | Doubles
 # Limit of shapes that were decided only once. A shape gets a cache entry at its second decision; until then
 # only its plugins are remembered.
 MAX_SHAPES_SEEN_ONCE = 4096
@@ -56,7 +58,7 @@ class Decision:
     chosen: int
     runner_up: int
     # Sums of weighted scores; -inf for a rejected row.
-    totals: Floats
+    totals: Totals
     reasons: dict[Reason, Flags]
     # Set by `freeze`; if None, the explanation is rendered on demand from the present table.
     explanation: "FrozenExplanation | None" = None
@@ -343,7 +345,8 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     the table."""
     cache = _shape_cache_of(ask, table, profile)
     cache.refresh(ask, table)
-    plugins, totals, reasons = cache.plugins, cache.totals, cache.reasons
+    plugins, reasons = cache.plugins, cache.reasons
+    totals: Totals = cache.totals
     wide_reasons = collect_rejections(ask, table, plugins.wide_filters)
     if plugins.domain_score and not wide_reasons:
         score, weight = plugins.domain_score
@@ -360,7 +363,7 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
         np.copyto(totals, REJECTED_TOTAL, where=_any_mask(list(wide_reasons.values())))
     if plugins.normalized_scores:
         candidates: Flags = totals > REJECTED_TOTAL
-        totals = totals if totals is not cache.totals else totals.copy()
+        totals = totals.astype(np.float64)
         for normalized, weight in plugins.normalized_scores:
             totals += normalized.normalized(ask, table, candidates) * weight
     reasons = {**reasons, **wide_reasons} if wide_reasons else reasons
@@ -368,7 +371,7 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
 
 
-def best_two(table: Table, totals: Floats) -> tuple[int, int]:
+def best_two(table: Table, totals: Totals) -> tuple[int, int]:
     """Return the rows with the highest and the second highest total; among equal totals the tie order
     decides."""
     if not len(totals):
@@ -377,14 +380,15 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     if table.is_in_tie_order:
         return _first_two(totals)
     order = table.rows_by_rank()
+    buffer = table.float_buffer() if totals.dtype == np.float32 else None
     # Mode "clip" is the fastest, and no index is out of bounds.
-    first, second = _first_two(np.take(totals, order, mode="clip", out=table.float_buffer()))
+    first, second = _first_two(np.take(totals, order, mode="clip", out=buffer))
     return (int(order[first]) if first != NO_ROW else NO_ROW), (
         int(order[second]) if second != NO_ROW else NO_ROW
     )
 
 
-def _first_two(totals: Floats) -> tuple[int, int]:
+def _first_two(totals: Totals) -> tuple[int, int]:
     """The indices of the highest and the second highest total; one entry of `totals` is overwritten meanwhile
     and restored."""
     first = int(totals.argmax())
@@ -398,5 +402,5 @@ def _first_two(totals: Floats) -> tuple[int, int]:
     return first, (NO_ROW if is_rejected else second)
 
 
-def best_row(table: Table, totals: Floats) -> int:
+def best_row(table: Table, totals: Totals) -> int:
     return best_two(table, totals)[0]

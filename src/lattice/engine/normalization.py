@@ -1,17 +1,14 @@
 """Normalisation of scores over the candidates, so that preferences of different units can be weighed."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lattice.engine.table import Flags, Floats
-
-Doubles = NDArray[np.float64]
+from lattice.engine.table import Doubles, Flags
 
 
-def min_max(values: Doubles, candidates: Flags, *, largest_first: bool = True) -> Floats:
+def min_max(values: Doubles, candidates: Flags, *, largest_first: bool = True) -> Doubles:
     """Scores from 0 to 1 between the smallest and the largest value of the candidates; 1 for all candidates
     if their values are equal."""
-    score = np.zeros(len(values), np.float32)
+    score = np.zeros(len(values))
     if candidates.any():
         chosen = values[candidates]
         least, most = chosen.min(), chosen.max()

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from lattice.engine.table import Flags, Floats, Rowids, Rows, Table
+from lattice.engine.table import Doubles, Flags, Floats, Rowids, Rows, Table
 
 # What the answer of a plugin for a row depends on: "fixed" on fixed columns of the row; "row" also on the
 # resources allocated on the row; "domain" also on the placements in the topology domain of the row; "table"
@@ -131,8 +131,12 @@ class NormalizedScore(Score, Protocol):
     """A score of wide reach that is relative to the candidates: the rows that no filter rejects. The engine
     calls `normalized` instead of `score`."""
 
-    def normalized(self, ask: Ask, table: Table, candidates: Flags) -> Floats:
-        """Scores from 0 to 1, one per row; the values of other rows than candidates do not matter."""
+    def normalized(self, ask: Ask, table: Table, candidates: Flags) -> Doubles:
+        """Scores from 0 to 1, one per row; the values of other rows than candidates do not matter.
+
+        Scores are doubles: between a very large and two nearly equal amounts, 32 bits could not tell the two
+        apart.
+        """
         ...
 
 

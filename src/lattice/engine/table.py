@@ -19,6 +19,7 @@ from lattice.engine.tie_order import TieOrder, tie_rank
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Rowids = NDArray[np.intp]
 Value = TypeVar("Value")

@@ -8,14 +8,12 @@ came later.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from math import inf
 from typing import Literal, NamedTuple
 
 from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect, format_amount
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition
-from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import (
     DISK_PRESSURE_CONDITION,
     MEMORY_PRESSURE_CONDITION,
@@ -343,11 +341,11 @@ def is_usage_change_significant(
 @dataclass(frozen=True, slots=True)
 class PressureThresholds:
     """The shares of a node's memory and disk below which the available amount is pressure, and the time for
-    which the condition stays after its end, so that it does not flap."""
+    which the condition stays after the last report of a shortage, so that it does not flap."""
 
     memory_share: float = 0.05
     disk_share: float = 0.02
-    clear_after: timedelta = timedelta(seconds=60)
+    clear_after_s: float = 60.0
 
 
 DEFAULT_THRESHOLDS = PressureThresholds()
@@ -377,11 +375,25 @@ def _is_short(resource: _Resource, status: NodeStatus, usage: NodeUsage) -> bool
     return bool(capacity) and capacity - used < resource.share * capacity
 
 
+def short_resources(
+    status: NodeStatus, usage: NodeUsage, thresholds: PressureThresholds = DEFAULT_THRESHOLDS
+) -> list[str]:
+    """List the pressure conditions of which the node is short now."""
+    return [resource.condition for resource in _resources(thresholds) if _is_short(resource, status, usage)]
+
+
 def pressure_conditions(
-    status: NodeStatus, usage: NodeUsage, now: datetime, thresholds: PressureThresholds = DEFAULT_THRESHOLDS
+    status: NodeStatus,
+    usage: NodeUsage,
+    since_shortage: Mapping[str, float],
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS,
 ) -> Iterator[Condition]:
     """Yield the conditions MemoryPressure and DiskPressure that hold, and those that end; a node that never
-    was under pressure has neither."""
+    was under pressure has neither.
+
+    `since_shortage` holds, by condition, the seconds since this leader last observed the shortage; without an
+    entry the shortage counts as just observed.
+    """
     for resource in _resources(thresholds):
         condition, name = resource.condition, resource.name
         previous = find_condition(status.conditions, condition)
@@ -390,23 +402,21 @@ def pressure_conditions(
             total = format_amount(name, status.capacity[name])
             message = f"Less than {resource.share:.0%} of {total} {name} is available"
             yield Condition(type=condition, status="True", reason="ThresholdExceeded", message=message)
-        elif was_true and previous is not None:
-            since = parse_time(previous.last_transition_time or "")
-            # A timestamp ahead of this clock does not hold the condition.
-            if since is not None and timedelta(0) <= now - since < thresholds.clear_after:
-                yield previous
-            else:
-                message = f"Enough {name} is available"
-                yield Condition(type=condition, status="False", reason="Sufficient", message=message)
+        elif was_true and since_shortage.get(condition, 0.0) >= thresholds.clear_after_s:
+            message = f"Enough {name} is available"
+            yield Condition(type=condition, status="False", reason="Sufficient", message=message)
         elif previous is not None:
             yield previous
 
 
 def has_pressure_change(
-    status: NodeStatus, usage: NodeUsage, now: datetime, thresholds: PressureThresholds = DEFAULT_THRESHOLDS
+    status: NodeStatus,
+    usage: NodeUsage,
+    since_shortage: Mapping[str, float],
+    thresholds: PressureThresholds = DEFAULT_THRESHOLDS,
 ) -> bool:
     """Whether the pressure conditions of the node differ from the usage that the node reports."""
-    for condition in pressure_conditions(status, usage, now, thresholds):
+    for condition in pressure_conditions(status, usage, since_shortage, thresholds):
         previous = find_condition(status.conditions, condition.type)
         if previous is None or previous.status != condition.status:
             return True

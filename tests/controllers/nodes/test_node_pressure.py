@@ -55,3 +55,24 @@ async def test_workload_within_its_request_stays() -> None:
         assert condition.status == "True"
         assert world.node_of("default/asks") == "n1"
         assert "Evicted" not in await world.events()
+
+
+async def test_usage_about_the_threshold_makes_no_condition_flap() -> None:
+    """The usage crosses the threshold every 20 seconds for 5 minutes; the condition stays, then ends once."""
+    async with running_world() as world:
+        agent = await world.join("n1", capacity={"memory": 4 * GIB})
+        await world.add(a_workload("asks", containers={"main": ASKS}))
+        since = set()
+        for number in range(15):
+            agent.uses = {"default/asks": Usage(1, (4 if number % 2 == 0 else 3) * GIB, 0)}
+            await world.run(20)
+            condition = world.condition("n1", "MemoryPressure")
+            assert condition is not None
+            assert condition.status == "True"
+            since.add(condition.last_transition_time)
+        assert len(since) == 1
+        agent.uses = {"default/asks": Usage(1, 3 * GIB, 0)}
+        await world.run(80)
+        condition = world.condition("n1", "MemoryPressure")
+        assert condition is not None
+        assert condition.status == "False"

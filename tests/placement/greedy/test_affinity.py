@@ -97,6 +97,15 @@ def test_machines_hold_replicas_that_must_share_them() -> None:
     assert len(fleet.machines.cluster) == 3
 
 
+def test_replicas_share_a_machine_as_far_as_they_fit() -> None:
+    """The only machine has three cores for two replicas of db and two of app."""
+    pools = (a_pool("p", classes=["m"], capacity={"maxNodes": 1}), a_class(cores=3))
+    _, spots = placed(
+        a_service("db", replicas=2), a_service("app", replicas=2, affinity=near("db", "node")), pools=pools
+    )
+    assert {name: len(replicas) for name, replicas in spots.items()} == {"db": 2, "app": 1}
+
+
 def test_shared_machine_is_apart_from_what_either_excludes() -> None:
     """Alone, c would fill the machines of a and b, which its neighbour d must not use."""
     services = (

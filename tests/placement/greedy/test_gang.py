@@ -69,7 +69,7 @@ def test_gang_is_placed_whole_or_not_at_all(services: list[LatticeService], expe
 
 def test_verdict_of_an_unplaced_gang_says_what_is_missing() -> None:
     _, verdicts = placed(
-        a_service("a", replicas=3, group=group(5)), a_service("b", replicas=2, group=group(5))
+        a_service("a", replicas=3, memory=5, group=group(5)), a_service("b", replicas=2, group=group(5))
     )
     assert verdicts["a"].kind == verdicts["b"].kind == "NotNow"
     assert verdicts["a"].reason == "group g: need 5 replicas together, 4 fit, missing 1 (b 1 of 2)"

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from build.affinity import apart, near, preferred
 from build.worlds import a_service, a_world
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.kinds.container import Container
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.placement_order import ordered_demands, placement_order
 
@@ -89,6 +91,40 @@ def test_order_by_affinity_does_not_depend_on_names(names: list[str], affinity: 
     ]
     new = dict(zip("abcd", names, strict=True))
     assert order(*services) == [new[name] for name in order(*expected)]
+
+
+@given(st.permutations(["a", "b", "c", "d"]))
+def test_services_that_differ_in_one_property_are_ordered_by_it(names: list[str]) -> None:
+    """The first two limit the latency to the same services, in the opposite way; the last needs no image."""
+
+    def services(first: str, second: str, third: str, last: str) -> list[LatticeService]:
+        limits = {"db": {"maxMs": 5}, "cache": {"maxMs": 50}}
+        swapped = {"db": {"maxMs": 50}, "cache": {"maxMs": 5}}
+        called, plain = calls("db", "cache"), a_service(last)
+        process = {"main": Container(command=("run",))}
+        return [
+            a_service(first, dependencies=called, latency=limits),
+            a_service(second, dependencies=called, latency=swapped),
+            a_service("db", cores=4),
+            a_service("cache", cores=3),
+            a_service(third),
+            msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, containers=process)),
+        ]
+
+    new = dict(zip("abcd", names, strict=True))
+    assert order(*services(*names)) == [new.get(name, name) for name in order(*services(*"abcd"))]
+
+
+def test_chain_of_latency_limits_may_be_long() -> None:
+    """Every service depends on the next one, so all are one group."""
+    count = 1200
+    services = [
+        a_service(
+            f"s{number}", dependencies=calls(f"s{number + 1}"), latency={f"s{number + 1}": {"maxMs": 5}}
+        )
+        for number in range(count)
+    ]
+    assert order(*services) == [f"s{number}" for number in reversed(range(count))]
 
 
 @st.composite

@@ -248,3 +248,15 @@ def test_region_matches_offer_name_or_region_name() -> None:
     assert offers["p1"].matches_region("p1")
     assert offers["dc"].matches_region("east")
     assert not offers["dc"].matches_region("dc-hall")
+
+
+def test_latencies_and_not_names_break_ties_of_data_centers() -> None:
+    """The two differ only in the declared round trip to a third place."""
+    keys = []
+    for names in (("a", "b"), ("b", "a")):
+        limits = [{"latencyTo": {"aws-us-east-1": ms}} for ms in ("5ms", "9ms")]
+        sites = [a_static(name, region="r", network=limit) for name, limit in zip(names, limits, strict=True)]
+        by_name = {offer.name: offer.tie_key for offer in supply(*sites).offers}
+        keys.append([by_name[name] for name in names])
+    assert keys[0] == keys[1]
+    assert len({*keys[0]}) == 2

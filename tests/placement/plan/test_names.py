@@ -4,7 +4,8 @@ import os
 from collections import Counter
 from random import Random
 
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
+from build.affinity import apart, near, preferred
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_preference, a_service, a_static, a_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,13 +48,33 @@ def world_of(draw: Random, name: Names) -> list[Kind]:
     if draw.random() < 0.4:
         objects.append(a_static(name["dc"], nodes=2, cores=8, memory="32Gi", region=draw.choice(REGIONS)))
     if draw.random() < 0.3:
-        objects.append(a_cloud(name["cloud"], regions=[draw.choice(REGIONS)]))
-    preferences = draw.choice([{}, {"minRegions": 2}, {"spreadConstraint": {"topologyKey": "region"}}])
-    objects.append(a_policy("rules", selector={"env": "prod"}, **preferences))
+        quotas = {"maxClusters": draw.randint(1, 2), "maxNodesPerCluster": draw.choice([1, 3])}
+        regions = {draw.choice(REGIONS): {"quotas": quotas}, draw.choice(REGIONS): {}}
+        objects.append(a_cloud(name["cloud"], regions=regions, defaults={"maxClustersPerRegion": 1}))
+    requirements = draw.choice([{}, {"minRegions": 2}, {"spreadConstraint": {"topologyKey": "region"}}])
+    objects.append(a_policy("rules", selector={"env": "prod"}, **requirements))
+    wishes = [{"weight": draw.choice([10, 100]), "preference": {"sortBy": "cost"}}]
+    if draw.random() < 0.5:
+        wishes.append(
+            {
+                "weight": draw.choice([5, 50]),
+                "preference": {"sortBy": draw.choice(["availableCapacity", "proximity"])},
+            }
+        )
+    objects.append(a_preference("wishes", wishes, {"env": draw.choice(["prod", "dev"])}))
     shapes = draw.sample([(cores, memory) for cores in (0.5, 1, 2, 3) for memory in (1, 2, 6)], len(SERVICES))
+    gang = draw.choice([(), (), SERVICES[:2], SERVICES[1:]])
+    gang_size = draw.randint(2, 6)
     for key, (cores, memory) in zip(SERVICES, shapes, strict=True):
         called = [each for each in SERVICES if each != key and draw.random() < 0.25]
         limited = [each for each in called if draw.random() < 0.3]
+        affinity = None
+        if draw.random() < 0.4:
+            target = name[draw.choice([each for each in SERVICES if each != key])]
+            topology_key = draw.choice(["node", "cluster", "pool", "region"])
+            affinity = draw.choice(
+                [near(target, topology_key), apart(target, key=topology_key), preferred(target, topology_key)]
+            )
         objects.append(
             a_service(
                 name[key],
@@ -63,7 +84,9 @@ def world_of(draw: Random, name: Names) -> list[Kind]:
                 priority=draw.choice([0, 0, 5]),
                 labels={"env": draw.choice(["prod", "dev"])},
                 dependencies={name[each]: {"type": "service", "direction": "outbound"} for each in called},
-                latency={name[each]: {"maxMs": 80} for each in limited},
+                latency={name[each]: {"maxMs": draw.choice([3, 80])} for each in limited},
+                affinity=affinity,
+                group={"name": "g", "minMember": gang_size} if key in gang else None,
             )
         )
     return objects

@@ -100,6 +100,24 @@ def test_nearness_to_a_dependency_is_a_preference(
     assert pools_of(*objects, service=f"default/{name}") == {pool: 1}
 
 
+@pytest.mark.parametrize("names", [("p1", "p2"), ("p2", "p1")])
+def test_one_micro_dollar_decides_beside_an_expensive_pool(names: tuple[str, str]) -> None:
+    """Beside $98.32, 32 bits could not tell $0.041600 from $0.041601."""
+    spread = [{"topologyKey": "pool", "whenUnsatisfiable": "ScheduleAnyway"}]
+    objects = [
+        a_class("most", 4, 16, 98.32),
+        a_class("less", 4, 16, 0.0416),
+        a_class("more", 4, 16, 0.041601),
+        a_pool("p3", classes=["most"]),
+        *(
+            a_pool(name, region="us-east-1", classes=[kind])
+            for name, kind in zip(names, ["less", "more"], strict=True)
+        ),
+        a_service(cores=4, spread=spread),
+    ]
+    assert pools_of(*objects) == {names[0]: 1}
+
+
 @pytest.mark.parametrize("name", ["app", "zapp"])
 def test_the_same_provider_is_no_nearness(name: str) -> None:
     """db fills its pool; the other pool of its provider is in another region and a hundred times dearer."""

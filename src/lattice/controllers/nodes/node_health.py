@@ -42,6 +42,7 @@ from lattice.lifecycle.node_health import (
     has_pressure_change,
     is_usage_change_significant,
     pressure_conditions,
+    short_resources,
 )
 from lattice.lifecycle.workload import BoundNodeState
 from lattice.presence import PresenceChange, Usage
@@ -101,6 +102,8 @@ class NodeHealthController:
         self._removed_since: dict[tuple[str, str], float] = {}
         # By node: the monotonic time of the last write of usage.
         self._usage_written_at: dict[str, float] = {}
+        # By node and pressure condition: the monotonic time of the last usage that shows the shortage.
+        self._shortage_at: dict[str, dict[str, float]] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
@@ -225,6 +228,7 @@ class NodeHealthController:
             if await self.context.store.get(Key(LatticeNode.resource.id, "", name)) is None:
                 self.context.presence.forget_node(name)
                 self._usage_written_at.pop(name, None)
+                self._shortage_at.pop(name, None)
                 self._notify([name])
             return None
         readiness = evaluate_node(self._observe(node), self.timeouts)
@@ -285,12 +289,14 @@ class NodeHealthController:
             self._wake((path,))
 
     def on_usage(self, name: str) -> None:
-        """Wake the node if the usage that it reports begins or ends pressure."""
+        """Wake the node if the usage that it reports begins or ends pressure; every report of a shortage counts,
+        so that a short relief ends no condition."""
         node, heartbeat = self._nodes.get(f"/{name}"), self.context.presence.get(name)
         if node is None or heartbeat is None:
             return
         usage = NodeUsage(cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk)
-        if has_pressure_change(node.status, usage, self.context.clock.now(), self.thresholds):
+        since_shortage = self._since_shortage(node, usage)
+        if has_pressure_change(node.status, usage, since_shortage, self.thresholds):
             self._wake((f"/{name}",))
 
     def _observe(self, node: LatticeNode) -> NodeObservation:
@@ -332,7 +338,8 @@ class NodeHealthController:
                 usage = current
         pressure: list[Condition] = []
         if current is not None and readiness.state == "Ready":
-            pressure += pressure_conditions(previous, current, self.context.clock.now(), self.thresholds)
+            since_shortage = self._since_shortage(node, current)
+            pressure += pressure_conditions(previous, current, since_shortage, self.thresholds)
         ready = Condition(
             type=READY_CONDITION,
             status="True" if readiness.state == "Ready" else "False",
@@ -350,6 +357,18 @@ class NodeHealthController:
             source = "heartbeat" if readiness.state == "Ready" else "monitor"
             status = replace(status, heartbeat=NodeHeartbeat(reason=readiness.reason, by=source, at=now))
         return status
+
+    def _since_shortage(self, node: LatticeNode, usage: NodeUsage) -> dict[str, float]:
+        """Record a shortage that the usage shows; return, by pressure condition, the seconds since the last
+        one. A condition of an earlier leader counts as a shortage when this leader first observes it."""
+        now, short = self.context.clock.monotonic(), short_resources(node.status, usage, self.thresholds)
+        last = self._shortage_at.get(node.metadata.name, {})
+        for name in PRESSURE_CONDITIONS:
+            if name in short or (name not in last and is_true(node.status.conditions, name)):
+                last[name] = now
+        if last:
+            self._shortage_at[node.metadata.name] = last
+        return {name: now - at for name, at in last.items()}
 
     def _pressure_events(self, node: LatticeNode, status: NodeStatus) -> Iterator[Write]:
         """An event for every pressure condition that begins or ends."""

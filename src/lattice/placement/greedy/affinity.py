@@ -57,7 +57,8 @@ def add_headroom(group: Sequence[Demand]) -> list[Demand]:
     sizes = {demand.name: demand.replicas for demand in group}
     for demand in group:
         for term in demand.near_terms:
-            targets = [target for target in term.targets if target in sizes and target != demand.name]
+            # In the order of placement, because names decide nothing.
+            targets = [member for member in sizes if member in term.targets and member != demand.name]
             if term.key != "node" or demand.name in term.targets or not targets:
                 continue
             # The first target takes them all; every other target is optional.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lattice.placement.greedy.place import place
+from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 
@@ -51,7 +52,7 @@ def gang_shortfall(demand: Demand, fleet: Fleet) -> GangShortfall | None:
     if placed_members(demand.gang, fleet) >= minimum:
         return None
     with fleet.what_if():
-        members = sorted(fleet.gangs[demand.gang], key=lambda member: (-member.priority, member.name))
+        members = ordered_demands(fleet.gangs[demand.gang])
         for member in members:
             place(member, fleet)
         fitting = placed_members(demand.gang, fleet)

@@ -18,9 +18,9 @@ from lattice.placement.model.replica_quotes import UNSET, TypeIds
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 
-# Bits of precision of a score. If costs differ by less than the largest cost >> 22, their scores may be
+# Bits of precision of a score. If costs differ by less than the largest cost >> 50, their scores may be
 # equal.
-SCORE_PRECISION_BITS = 22
+SCORE_PRECISION_BITS = 50
 
 
 def _is_price_only(demand: Demand, fleet: Fleet) -> bool:

@@ -181,7 +181,10 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
         }
         for name, demand in linked.items():
             bound = demand.bound_neighbours
-            called = sorted((colours.get(target, ""), target in bound) for target in demand.calls)
+            limits = _latency_limits(demand)
+            called = sorted(
+                (colours.get(target, ""), target in bound, limits.get(target, -1)) for target in demand.calls
+            )
             callers = sorted((colours.get(caller, ""), is_bound) for caller, is_bound in demand.callers)
             terms = sorted(
                 (term.properties, sorted(colours.get(target, "") for target in term.targets))
@@ -196,9 +199,19 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
     return colours
 
 
+def _latency_limits(demand: Demand) -> dict[str, int]:
+    """By called service: the smallest latency limit in milliseconds."""
+    targets, limits = dict(demand.latency_to), dict[str, int]()
+    for requirement in demand.latency:
+        target = targets[requirement.value]
+        limits[target] = min(requirement.amount, limits.get(target, requirement.amount))
+    return limits
+
+
 def _demand_digest(demand: Demand) -> str:
-    """A digest of everything that placement reads, except for names of services, offers and policies:
-    services that may be placed differently have different digests, whatever their names are."""
+    """A digest of everything that placement reads, except for names of services and policies: services that
+    may be placed differently have different digests, whatever their names are. Offers are named by what the
+    service states: required regions, reserves that it may use, and machines that did not accept it."""
     requirements = sorted(
         (
             requirement.kind,
@@ -216,7 +229,9 @@ def _demand_digest(demand: Demand) -> str:
         demand.rules.hash,
         demand.preferences,
         demand.soft_spread,
-        len(demand.usable_reserves),
+        sorted(demand.usable_reserves),
+        sorted(demand.runtimes),
+        sorted(demand.refused_types),
         demand.tolerations,
         demand.node_selector,
         demand.max_per_node,
@@ -278,16 +293,23 @@ def _dependencies_first(
 ) -> list[Demand]:
     """Order the members of one group; a cycle is cut at the member that the order reaches first."""
     by_name = {demand.name: demand for demand in group}
-    ordered: dict[str, Demand] = {}
+    ordered: list[Demand] = []
+    visited: set[str] = set()
 
-    def visit(name: str, path: frozenset[str]) -> None:
-        # A name in the path closes a dependency cycle.
-        if name in ordered or name in path or name not in by_name:
-            return
-        for target in sorted(callees[name], key=lambda target: keys[target]):
-            visit(target, path | {name})
-        ordered[name] = by_name[name]
+    def targets_of(name: str) -> Iterator[str]:
+        return iter(sorted((target for target in callees[name] if target in by_name), key=keys.__getitem__))
 
+    # Without recursion, because a chain of dependencies may be longer than the stack.
     for demand in sorted(group, key=lambda demand: (-demand.priority, keys[demand.name])):
-        visit(demand.name, frozenset())
-    return list(ordered.values())
+        path = [] if demand.name in visited else [(demand.name, targets_of(demand.name))]
+        visited.add(demand.name)
+        while path:
+            name, targets = path[-1]
+            target = next((target for target in targets if target not in visited), None)
+            if target is None:
+                path.pop()
+                ordered.append(by_name[name])
+            else:
+                visited.add(target)
+                path.append((target, targets_of(target)))
+    return ordered

@@ -126,10 +126,9 @@ class ReplicaIndex:
         assignments = self.assignments.get(service)
         if assignments is None:
             self.assignments[service] = [assignment]
-            self._by_offer[service] = Counter({cluster.offer_row: 1})
-            self._by_cluster[service] = Counter({cluster.name: 1})
-            return
-        assignments.append(assignment)
+            self._by_offer[service], self._by_cluster[service] = Counter(), Counter()
+        else:
+            assignments.append(assignment)
         self._by_offer[service][cluster.offer_row] += 1
         self._by_cluster[service][cluster.name] += 1
 

@@ -426,6 +426,8 @@ class Quotes:
         special = (
             demand.max_per_node
             or demand.local_terms
+            # The replicas that are there already need their headroom as well.
+            or demand.headroom
             or demand.node_selector
             or demand.gpu_model
             or demand.needs.get("gpu")

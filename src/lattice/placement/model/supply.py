@@ -156,7 +156,12 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters 
             message = no_adapter_message(offer.place.provider)
             offers[position] = replace(offer, closed_reason=message, reopen_hint=adapter_hint)
     budgets = {budget.name: budget for budget in _budgets(pools, clouds, statics)}
-    offers = [replace(offer, tie_key=_tie_key(offer, budgets)) for offer in offers]
+    round_trips = {
+        static.metadata.name: sorted(static.spec.network.latency_ms.values()) for static in statics
+    }
+    offers = [
+        replace(offer, tie_key=_tie_key(offer, budgets, round_trips.get(offer.name, []))) for offer in offers
+    ]
     findings = [
         *duplicates,
         *overlaps.values(),
@@ -172,8 +177,9 @@ def compile_supply(objects: Iterable[Kind], book: PriceBook, adapters: Adapters 
     )
 
 
-def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
-    """A digest of everything in the offer that placement reads, except for names of objects."""
+def _tie_key(offer: Offer, budgets: Mapping[str, Budget], round_trips: Sequence[int]) -> int:
+    """A digest of everything in the offer that placement reads, except for names of objects; `round_trips` are
+    the declared milliseconds to other places."""
     place, overflow = offer.place, offer.overflow
     paying = [budgets[name] for name in offer.budgets if name in budgets]
     properties = (
@@ -189,6 +195,7 @@ def _tie_key(offer: Offer, budgets: Mapping[str, Budget]) -> int:
         offer.reservation,
         overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
         bool(offer.closed_reason),
+        round_trips,
     )
     return digest(properties, TIE_KEY_BITS)
 

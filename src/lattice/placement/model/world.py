@@ -276,11 +276,22 @@ class World:
     @cached_property
     def _affinity_terms(self) -> dict[str, tuple[AffinityTerm, ...]]:
         """The affinity terms of every service that has some or is matched by some."""
+        if not self._has_affinity:
+            return {}
         terms = {name: self.affinity_terms(service) for name, service in self.services.items()}
         return {name: resolved for name, resolved in terms.items() if resolved}
 
+    @cached_property
+    def _has_affinity(self) -> bool:
+        """Whether any service, or workload without a service, states affinity."""
+        return any(service.spec.affinity for service in self.services.values()) or any(
+            member.anti_terms for member in self._bare_members
+        )
+
     def affinity_terms(self, service: LatticeService) -> tuple[AffinityTerm, ...]:
         """The affinity terms of the service, and the required anti-affinity terms of others that match it."""
+        if not self._has_affinity and not service.spec.affinity:
+            return ()
         return self._affinity_index.terms_for(service)
 
     @cached_property
@@ -304,26 +315,32 @@ class World:
     def demands(self) -> dict[str, Demand]:
         return {name: self.demand_of(service) for name, service in self.services.items()}
 
+    @cached_property
+    def _policy_ids(self) -> tuple[int, ...]:
+        return tuple(map(id, self.policies))
+
     def demand_of(self, service: LatticeService) -> Demand:
         """The resolved demand of a service, cached by the identity of its inputs."""
-        labels = service.metadata.labels or {}
+        labels, name = service.metadata.labels or {}, service_key(service)
         admitted = tuple(
             offer.name
             for offer in self._reserving_offers
             if offer.reservation and offer.reservation.admits(labels)
         )
-        callers = tuple(self._callers.get(service_key(service), ()))
-        refusals = tuple(
-            MachineRefusal(record.offer, record.node_class, record.need, record.have)
-            for record in self.valid_remediation(service)
-            if record.refused
-        )
+        callers = tuple(self._callers.get(name, ()))
+        refusals: tuple[MachineRefusal, ...] = ()
+        if service.status.remediation:
+            refusals = tuple(
+                MachineRefusal(record.offer, record.node_class, record.need, record.have)
+                for record in self.valid_remediation(service)
+                if record.refused
+            )
         terms = self.affinity_terms(service)
         inputs = (
-            service_key(service),
+            name,
             id(service.spec),
             tuple(sorted(labels.items())),
-            tuple(map(id, self.policies)),
+            self._policy_ids,
             callers,
             admitted,
             refusals,
@@ -401,7 +418,14 @@ class World:
         # other way round.
         for demand in sorted(
             self.demands.values(),
-            key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name),
+            key=lambda demand: (
+                -demand.needs.get("cpu", 0),
+                -demand.needs.get("memory", 0),
+                demand.requests,
+                demand.max_per_node,
+                demand.replicas,
+                demand.name,
+            ),
         ):
             assigner.add_service(self.services[demand.name], demand)
         assigner.assign_bound()

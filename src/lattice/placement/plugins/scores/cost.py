@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Flags, Floats, Integers, Rows, Table
+from lattice.engine.table import Doubles, Flags, Floats, Integers, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.plugins.rejection_reasons import fleet_of
@@ -30,20 +30,20 @@ class Cost:
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
         """The score with every row as a candidate."""
-        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_))
+        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_)).astype(np.float32)
 
-    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Floats:
+    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Doubles:
         """1 for the cheapest candidate, 0 for the most expensive (without `cheapest_first` the other way
         round), and 0 for a candidate without a known price."""
         rates = fleet_of(table).quotes.quote_for(ask).rate_per_replica
         return cost_scores(rates, candidates, cheapest_first=self.cheapest_first)
 
 
-def cost_scores(rates: Integers, candidates: Flags, *, cheapest_first: bool = True) -> Floats:
+def cost_scores(rates: Integers, candidates: Flags, *, cheapest_first: bool = True) -> Doubles:
     """Scores by offer from the price of one replica; NO_LIMIT: the price is unknown."""
     is_priced = candidates & (rates < NO_LIMIT)
     is_unknown = candidates & ~is_priced
-    score = np.zeros(len(rates), np.float32)
+    score = np.zeros(len(rates))
     if is_priced.any():
         priced = rates[is_priced]
         least, most = int(priced.min()), int(priced.max())

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from lattice.engine.normalization import Doubles, min_max
+from lattice.engine.normalization import min_max
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Flags, Floats, Rows, Table
+from lattice.engine.table import Doubles, Flags, Floats, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
 
@@ -27,9 +27,9 @@ class LeastAllocated:
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
         """The score with every row as a candidate."""
-        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_))
+        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_)).astype(np.float32)
 
-    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Floats:
+    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Doubles:
         """1 for the candidate with the largest free share, 0 for the smallest, or without
         `least_allocated_first` the other way round."""
         return min_max(free_shares(table), candidates, largest_first=self.least_allocated_first)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.engine.normalization import min_max
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Flags, Floats, Rows, Table
+from lattice.engine.table import Doubles, Flags, Floats, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
@@ -61,9 +61,9 @@ class Nearness:
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
         """The score with every row as a candidate."""
-        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_))
+        return self.normalized(ask, rows.table, np.ones(rows.table.count, np.bool_)).astype(np.float32)
 
-    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Floats:
+    def normalized(self, ask: ReplicaAsk, table: Table, candidates: Flags) -> Doubles:
         """1 for the nearest candidate and 0 for the farthest, by the mean over the neighbours that are
         placed."""
         proximity = _mean_proximity(ask, fleet_of(table), ask.demand.preferred_neighbours)
