@@ -29,6 +29,7 @@ from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import World
 from lattice.placement.queries.dispatch import answer_query
+from lattice.placement.status.fleet_status import sum_of_costs
 from lattice.placement.status.supply_status import supply_statuses
 from lattice.server.live.spend_history import SpendRates
 from lattice.server.live.usage_tables import (
@@ -175,6 +176,7 @@ def check_faces(fleet: RunningFleet, world: World) -> None:
         nodes = sum(row["hourlyMicros"] for row in node_rows(snapshot))
         assert nodes + services["beingMade"]["hourlyMicros"] >= total
         assert nodes <= total
+    check_services(fleet, by_service)
     # The spend history.
     rates = SpendRates.of(snapshot)
     assert sum(rates.pools.values()) == total
@@ -189,6 +191,18 @@ def check_faces(fleet: RunningFleet, world: World) -> None:
     pending = answer_query({"ask": "plan"}, now, [a_service("late", replicas=0)])["pending"]
     if pending is not None:
         assert pending["cost"]["before"]["hourlyMicros"] == total
+
+
+def check_services(fleet: RunningFleet, by_service: dict[str, int]) -> None:
+    """The status of a service states the same cost once all of its replicas are bound."""
+    for service in fleet.all(LatticeService):
+        name, placements = service.metadata.name, service.status.placements
+        replicas = fleet.live(name)
+        is_bound = len(replicas) == sum(placement.replicas or 0 for placement in placements) and all(
+            replica.status.binding for replica in replicas
+        )
+        if (cost := sum_of_costs(placements)) is not None and is_bound:
+            assert dollars_to_micros(cost.hourly) == by_service.get(f"default/{name}", 0)
 
 
 def check_budget(row: dict[str, Any]) -> None:

@@ -32,14 +32,14 @@ function Whole({ document: plan, clusters, words = [] }) {
 function Totals({ plan }) {
   const { before, after, change } = plan.total;
   const unpriced = unpricedOf(plan.total);
-  const exact = unpriced.before === unpriced.after;
+  const inMonth = atLeast(change.projected30DayMicros, isUnpriced(plan.total), signed);
   const changed = new Set([...plan.services.map((each) => each.name), ...rewritten(plan).map(serviceOf)]);
   const old = plan.unplaced.filter((each) => !each.isNew).length;
   const tone = change.hourlyMicros > 0 ? "warn" : change.hourlyMicros < 0 ? "good" : "";
   return html`<${Figures} items=${[
     { title: "Before", value: atLeast(before.hourlyMicros, unpriced.before, hourly) },
     { title: "After", value: atLeast(after.hourlyMicros, unpriced.after, hourly) },
-    { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${atLeast(change.projected30DayMicros, !exact, signed)}</span>` },
+    { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${inMonth}</span>` },
     { title: "Services changed", value: count(changed.size) },
     { title: "Not fully placed", value: count(plan.unplaced.length), note: old ? `${count(old)} unchanged` : "" },
   ]} />`;
@@ -109,11 +109,15 @@ const amount = (name, title, value, how, more) => ({ name, title, value, cell: (
 
 const POOLS = [
   { name: "name", title: "Pool", value: (row) => row.name },
-  amount("before", "Before $/h", (row) => row.before.hourlyMicros, (micros, row) => atLeast(micros, unpricedOf(row).before), { wide: true }),
-  amount("after", "After $/h", (row) => row.after.hourlyMicros, (micros, row) => atLeast(micros, unpricedOf(row).after)),
+  amount("before", "Before $/h", (row) => row.before.hourlyMicros, known("before"), { wide: true }),
+  amount("after", "After $/h", (row) => row.after.hourlyMicros, known("after")),
   amount("change", "Change $/h", (row) => row.change.hourlyMicros, changed),
   amount("month", "30 days", (row) => row.change.projected30DayMicros, changed),
 ];
+
+function known(when) {
+  return (micros, row) => atLeast(micros, unpricedOf(row)[when]);
+}
 
 function changed(micros, row) {
   return atLeast(micros, isUnpriced(row), signed);
