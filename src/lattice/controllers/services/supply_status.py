@@ -37,6 +37,8 @@ from lattice.store.protocol import Write
 SUPPLY_KEY = "supply"
 # The shortest time between two reconciles.
 SUPPLY_INTERVAL_S = 2.0
+# The duration that a run counts with at first; the counted duration at most doubles from run to run.
+FIRST_DURATION_S = 0.1
 # Interval of the resync, because spending grows without a change of any object.
 SPEND_RESYNC_S = 3600.0
 SUPPLY_KINDS: tuple[type[Kind], ...] = (
@@ -122,7 +124,9 @@ class SupplyStatusController:
                 groups.append([with_status(entry, status), *self._events(obj, crossings)])
                 notices += self._notices(obj, crossings)
         # Measure the decision only: one slow commit is no reason for longer intervals.
-        self._last_duration_s = self.context.clock.monotonic() - now
+        # One slow run, such as the first one of a busy server, must not lengthen the next interval to a minute.
+        duration_s = self.context.clock.monotonic() - now
+        self._last_duration_s = min(duration_s, 2 * self._last_duration_s + FIRST_DURATION_S)
         await self.context.commit_groups(groups)
         # After the commit: if it fails, the next reconcile finds the crossings again.
         for notice in notices:
