@@ -176,7 +176,7 @@ EVENTS = (
     Told(
         "MachineRestarted",
         "LatticeNode",
-        "Warning",
+        "Normal",
         "The machine of the node, or its agent, had ended by itself. Lattice starts it again; the node keeps its name and workloads.",
         "look at the log of the agent if it happens again",
     ),

@@ -75,7 +75,7 @@ CASES: dict[str, tuple[FleetObjects, list[tuple[str, str, str]]]] = {
     ),
     "a service that failed once and is ready again": (
         FleetObjects(services=[a_service("Running", condition("Crashing", "True"), health={"ready": 1, "failures": 1})]),
-        [("info", "service/web", "Crashing")],
+        [("info", "service/web", "Restarted")],
     ),
     "a service that starts with a part of its replicas": (
         FleetObjects(services=[a_service("Starting", schedulerDecision={"verdict": "OverBudget"}, health={"ready": 0})]),

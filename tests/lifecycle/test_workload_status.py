@@ -19,6 +19,7 @@ from lattice.lifecycle.workload_status import (
     is_settled,
     next_status,
     parse_actual_state,
+    workload_conditions,
 )
 
 NOTHING = Decision(Action.NO_ACTION, "")
@@ -288,3 +289,12 @@ def test_awaits_node(workload: LatticeWorkload, waits: bool) -> None:
         assert next_status(workload, WorkloadObservation("None"), decision, NOW) == workload.status, (
             "a look would change nothing"
         )
+
+
+def test_ready_workload_shows_no_earlier_failure() -> None:
+    failed = WorkloadStatus(actual_state="Failed", failure_reason="RUNTIME_ERROR")
+    ready = replace(failed, actual_state="Running", ready=True)
+    assert [next(iter(workload_conditions(status, ""))).reason for status in (failed, ready)] == [
+        "RUNTIME_ERROR",
+        "Running",
+    ]

@@ -31,6 +31,8 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 # A start, a scheduling or a join that takes longer is a problem.
 SLOW_START = timedelta(minutes=5)
 UNSCHEDULED_GRACE = timedelta(minutes=1)
+# Titles of problems whose cause is in the condition Crashing.
+CRASH_TITLES = frozenset({"Crashing", "Restarted"})
 # Only so many services are diagnosed in full; the others show the message of their condition.
 MAX_DIAGNOSED = 200
 
@@ -139,14 +141,14 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
         available = find_condition(service.status.conditions, AVAILABLE_CONDITION)
         since = (available.last_transition_time or "") if available else ""
         ready = find_condition(
-            service.status.conditions, CRASHING_CONDITION if title == "Crashing" else READY_CONDITION
+            service.status.conditions, CRASHING_CONDITION if title in CRASH_TITLES else READY_CONDITION
         )
         cause = ready.message if ready else ""
         if diagnosed < MAX_DIAGNOSED:
             diagnosed += 1
             diagnosis = diagnose_service(service, replicas.get(path_of(service), ()), facts)
             # A drain or an update may block a replica of a service whose problem is its crashes.
-            is_about_crashes = title == "Crashing" and service.status.phase == "Running"
+            is_about_crashes = title in CRASH_TITLES and service.status.phase == "Running"
             if diagnosis.blockers and not is_about_crashes:
                 health, first, since = diagnosis.health, diagnosis.blockers[0], diagnosis.since
                 name = f"{first.first}: " if first.first else ""
@@ -187,7 +189,7 @@ def _service_severity(service: LatticeService, facts: Facts) -> tuple[str, Sever
     if crashing and crashing.status == "True" and phase not in ("Pending", "Deleting"):
         failures = (status.health.failures or 0) if status.health else 0
         # One failure after which the replica became ready is history, not a crash loop.
-        return "Crashing", "info" if phase == "Running" and failures == 1 else "warning"
+        return ("Restarted", "info") if phase == "Running" and failures == 1 else ("Crashing", "warning")
     if phase == "Deleting" and _has_lasted(service.metadata.deletion_timestamp, facts, SLOW_START):
         return "Deleting for long", "warning"
     return "", "info"

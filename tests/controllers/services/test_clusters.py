@@ -21,6 +21,7 @@ from build.objects import make_object
 from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
+from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -140,6 +141,8 @@ async def test_ended_machine_is_recreated_under_its_name() -> None:
         world.provider.end_machine("north-001-nano-1")
         await world.plane.clock.advance(40)
         assert [machine.node for machine in world.created] == ["north-001-nano-1"] * 2
+        reasons = [event.reason for event in await world.plane.all(Event)]
+        assert reasons.count("MachineRestarted") == 1
 
 
 async def test_unwanted_machine_is_paid_until_empty_and_removed() -> None:

@@ -261,6 +261,27 @@ async def test_one_slow_store_call_does_not_slow_polling() -> None:
         assert condition_of(pool.status.conditions, "CapacityPressure").status == "True"
 
 
+async def test_slow_first_decision_does_not_delay_the_next_status() -> None:
+    plane = ControlPlane()
+    await plane.put(NANO, the_north_pool(capacity={"maxNodes": 5}))
+    delays = [3.0]
+
+    async def cold(build: Any) -> Any:
+        if delays:
+            await plane.clock.sleep(delays.pop())
+        return build()
+
+    supply = SupplyStatusController(await plane.new_term(), here, run_in_background=cold)
+    async with running_loops(supply.context, supply.loop()):
+        await plane.clock.advance(4)
+        await plane.put(a_cluster(4))
+        for _ in range(50):
+            await plane.clock.advance(0.1)
+        pool = await plane.get(LatticePool, "north")
+        assert pool is not None
+        assert condition_of(pool.status.conditions, "CapacityPressure").status == "True"
+
+
 async def test_status_reveals_no_credentials() -> None:
     """The status names the present keys; their values are only in the Secret."""
     opens = "k3Zq-this-opens-the-cloud"

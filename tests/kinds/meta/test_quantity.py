@@ -85,6 +85,12 @@ def test_quantity_parses(parse, text, amount):
             id="more digits than an int64 has",
         ),
         pytest.param(
+            q.parse_bytes,
+            "64MiB",
+            'must be a quantity such as "512Mi", "16Gi" or "1.5Ti", got "64MiB"',
+            id="a unit that there is not",
+        ),
+        pytest.param(
             q.parse_cores,
             "1" + "0" * 19 + "m",
             "is more than the maximum (2^63 - 1)",

@@ -34,7 +34,8 @@ class Command(click.Command):
             # The beginning of an option says more than its likeness to another one.
             names = [name for parameter in self.get_params(ctx) for name in parameter.opts]
             if longer := sorted(name for name in names if name.startswith(error.option_name)):
-                error.possibilities = longer
+                message = f"{error.message} Did you mean {' or '.join(map(repr, longer))}?"
+                raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from error
             raise
         except click.UsageError as error:
             reject_file_arguments(self, words, error)

@@ -375,7 +375,7 @@ class ClusterController:
             writes: list[Write] = [token_write]
             if node.status.agent_version:
                 message = "The machine had ended: starting it, and its agent, again"
-                writes.append(self._recorder.event(node, "MachineRestarted", message, warning=True))
+                writes.append(self._recorder.event(node, "MachineRestarted", message))
             await self.context.commit(writes)
             labels = {
                 key: value

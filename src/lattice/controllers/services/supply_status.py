@@ -38,6 +38,8 @@ from lattice.store.protocol import Key, Write
 SUPPLY_KEY = "supply"
 # The shortest time between two reconciles.
 SUPPLY_INTERVAL_S = 2.0
+# The duration that a run counts with at first; the counted duration at most doubles from run to run.
+FIRST_DURATION_S = 0.1
 # Interval of the resync, because spending grows without a change of any object.
 SPEND_RESYNC_S = 3600.0
 SUPPLY_KINDS: tuple[type[Kind], ...] = (
@@ -125,7 +127,9 @@ class SupplyStatusController:
                 groups.append([with_status(entry, status), *self._events(obj, crossings)])
                 notices[entry.key] = list(self._notices(obj, crossings))
         # Measure the decision only: one slow commit is no reason for longer intervals.
-        self._last_duration_s = self.context.clock.monotonic() - now
+        # One slow run, such as the first one of a busy server, must not lengthen the next interval to a minute.
+        duration_s = self.context.clock.monotonic() - now
+        self._last_duration_s = min(duration_s, 2 * self._last_duration_s + FIRST_DURATION_S)
         for batch in pack_writes(groups):
             # If the commit fails, the next reconcile finds its crossings again; those of earlier batches are stored
             # and therefore already queued.
