@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from build.joined_machines import a_joined_machine, a_manual_world
 from build.worlds import (
     EXAMPLES,
     a_class,
@@ -420,3 +421,21 @@ def _state(fleet: Fleet) -> object:
         {name: len(each.machines) for name, each in fleet.clusters.items()},
         fleet.inventory.unreserved_nodes_used,
     )
+
+
+@pytest.mark.parametrize(
+    ("machines", "service", "kind"),
+    [
+        pytest.param([], {}, "NotNow", id="no machine has joined yet"),
+        pytest.param([a_joined_machine(cores=1)], {"cores": 2}, "NotNow", id="a larger machine may join"),
+        pytest.param([], {"compliance": ["fedramp"]}, "Never", id="no machine makes the pool compliant"),
+    ],
+)
+def test_pool_of_joined_machines_waits_for_a_machine(
+    machines: list[Kind], service: dict[str, Any], kind: str
+) -> None:
+    pool = a_pool(provider="metal", classes=[])
+    found = judged_in(a_manual_world(pool, *machines, a_service(replicas=1, **service)))
+    assert found is not None
+    assert found.kind == kind
+    assert found.waits == (("a machine that joins p1",) if kind == "NotNow" else ())

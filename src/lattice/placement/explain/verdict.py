@@ -220,6 +220,9 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         waits = tuple(f"free capacity for {service}" for service, _, _ in gang.incomplete)
         return Verdict("NotNow", demand.name, str(gang), (), (), waits, NO_INFRASTRUCTURE)
     kind = _kind(checker, fleet)
+    joinable = _joinable_pools(failure, fleet) if kind == "Never" else []
+    if joinable:
+        kind = "NotNow"
     reason = demand.rule_conflict
     if failure is not None:
         reason = failure.sentence
@@ -241,12 +244,22 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         ),
         rejections=failure.rejections if failure else (),
         blocker_sets=tuple(minimal_blocker_sets(checker, failure)),
-        waits=tuple(_wait_conditions(checker, failure, services))
+        waits=(f"a machine that joins {_join_names(joinable)}",)
+        if joinable
+        else tuple(_wait_conditions(checker, failure, services))
         if kind in ("NotNow", "NoPrice", "OverBudget")
         else (),
         required=NO_INFRASTRUCTURE if demand.rule_conflict else required_for(demand, failure, fleet),
         conflicting_requirements=tuple(conflicting_requirements(demand, fleet)),
     )
+
+
+def _joinable_pools(failure: PlacementFailure | None, fleet: Fleet) -> list[str]:
+    """The pools of joined machines that only lack a machine for the replica."""
+    if failure is None:
+        return []
+    rows = np.flatnonzero(open_rows(failure, InsufficientCapacity))
+    return [fleet.offers[row].name for row in rows if fleet.offers[row].is_manual]
 
 
 class FeasibilityChecker:
