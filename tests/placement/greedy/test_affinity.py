@@ -97,6 +97,16 @@ def test_machines_hold_replicas_that_must_share_them() -> None:
     assert len(fleet.machines.cluster) == 3
 
 
+def test_room_for_a_neighbour_does_not_make_a_spread_uneven() -> None:
+    """Only the machines of the dear region are large enough for both, but db must be in both regions."""
+    spread = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    _, spots = placed(
+        a_service("db", replicas=4, cores=2, spread=spread),
+        a_service("app", replicas=2, cores=1, affinity=near("db", "node")),
+    )
+    assert sorted(offer for offer, _, _ in spots["db"]) == ["cheap", "cheap", "dear", "dear"]
+
+
 def test_replicas_share_a_machine_as_far_as_they_fit() -> None:
     """The only machine has three cores for two replicas of db and two of app."""
     pools = (a_pool("p", classes=["m"], capacity={"maxNodes": 1}), a_class(cores=3))

@@ -1,5 +1,6 @@
 """Tests of machine choice: clusters are filled, then grown, then created, and their names are never reused."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
-from lattice.placement.greedy.machine_choice import cluster_name
+from lattice.placement.greedy.machine_choice import _largest_share, cluster_name
 from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
@@ -91,6 +92,50 @@ def test_classes_are_mixed(steps: list[int], micros: int) -> None:
         settled = converge(world.with_objects([a_service(cores=3, memory=4, replicas=replicas)]))
         world = settled.resulting_world()
     assert sum(settled.offer_rates.values()) == micros
+
+
+def test_machine_of_another_service_is_no_part_of_a_mix() -> None:
+    """The first of three replicas goes beside the filler on its large machine; two small machines for the other
+    two cost less than a further large one, which would be cheaper for three."""
+    classes = [a_class("small", 4, 16, 0.23), a_class("large", 16, 64, 0.66)]
+    settled = converge(
+        a_world(
+            *classes,
+            a_pool(classes=["small", "large"]),
+            a_policy(clusters={"binPackingThreshold": 1}),
+            a_service("filler", cores=12),
+            a_service(cores=3, replicas=3),
+        )
+    )
+    assert settled.clusters == {"p1-001": {"large": 1, "small": 2}}
+
+
+@pytest.mark.parametrize(("max_skew", "made"), [
+    pytest.param(1, {"small": 1}, id="one replica each"),
+    pytest.param(2, {"medium": 1}, id="both may be in the cheap region, on one machine"),
+])  # fmt: skip
+def test_machines_are_sized_for_the_share_of_a_region(max_skew: int, made: dict[str, int]) -> None:
+    classes = [a_class("small", 4, 16, 0.19), a_class("medium", 8, 32, 0.32), a_class("dear", 4, 16, 0.25)]
+    pools = [
+        a_pool("cheap", classes=["small", "medium"]),
+        a_pool("b", classes=["dear"]),
+        a_pool("c", classes=["dear"]),
+    ]
+    rule = {"topologyKey": "region", "maxSkew": max_skew, "whenUnsatisfiable": "DoNotSchedule"}
+    service = a_service(cores=4, replicas=2, spread=[rule])
+    settled = converge(a_world(*classes, *pools, a_policy(clusters={"binPackingThreshold": 1}), service))
+    assert settled.clusters["cheap-001"] == made
+
+
+@given(st.lists(st.integers(0, 3), max_size=3), st.integers(1, 6), st.integers(1, 3))
+def test_largest_share_agrees_with_the_enumeration(others: list[int], extra: int, max_skew: int) -> None:
+    replicas = sum(others) + extra
+    shares = [0]
+    for counts in itertools.product(range(replicas + 1), repeat=len(others)):
+        share = replicas - sum(counts)
+        if all(count >= max(least, share - max_skew) for count, least in zip(counts, others, strict=True)):
+            shares.append(share)
+    assert _largest_share(others, replicas, max_skew) == max(shares)
 
 
 @settings(max_examples=400 if LONG else 30, deadline=None)

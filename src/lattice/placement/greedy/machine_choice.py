@@ -96,11 +96,13 @@ def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = 
 
 
 def _present_machines(service: str, fleet: Fleet, row: int) -> dict[str, tuple[int, int]]:
-    """By machine type: the machines of the offer with replicas of the service, and these replicas."""
+    """By machine type: the machines of the offer with replicas of this service only, and these replicas. A
+    machine that the service shares was bought for another service, so it is no part of a mix."""
     present: dict[str, tuple[int, int]] = {}
     if fleet.replicas.by_offer(service)[row]:
         for machine in fleet.inventory.machines_by_offer[row]:
-            if count := fleet.machines.replica_counts[machine].get(service, 0):
+            counts = fleet.machines.replica_counts[machine]
+            if len(counts) == 1 and (count := counts.get(service, 0)):
                 name = fleet.machines.machine_type[machine].name
                 machines, replicas = present.get(name, (0, 0))
                 present[name] = (machines + 1, replicas + count)
@@ -123,9 +125,24 @@ def expected_replicas(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
         eligible = eligible_offers(ReplicaAsk(demand), fleet)
         for rule in demand.spread:
             counts = replicas_by_domain(fleet, ask.name, rule.value, eligible)
-            share = -(-demand.replicas // max(1, len(counts)))
-            expected = min(expected, share - counts.get(domain_of(fleet.offers[row], rule.value), 0))
+            domain = domain_of(fleet.offers[row], rule.value)
+            placed_here = counts.pop(domain, 0)
+            share = _largest_share(list(counts.values()), demand.replicas, rule.amount)
+            expected = min(expected, share - placed_here)
     return max(1, expected)
+
+
+def _largest_share(other_counts: Sequence[int], replicas: int, max_skew: int) -> int:
+    """The most replicas that one domain may have if all domains together have `replicas`, where the other
+    domains have at least `other_counts` replicas and at most `max_skew` fewer than this domain."""
+    least, most = 0, replicas
+    while least < most:
+        share = (least + most + 1) // 2
+        if share + sum(max(count, share - max_skew) for count in other_counts) <= replicas:
+            least = share
+        else:
+            most = share - 1
+    return least
 
 
 def _machine_with_capacity(

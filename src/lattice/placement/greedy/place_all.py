@@ -247,8 +247,10 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
     starting_offers = [fleet.offers[row].name for row in best_rows(decision, MAX_STARTING_OFFERS)]
     variants = [group]
     # Replicas that must share a machine with a replica of the group need a machine large enough for both.
+    previously_violated: dict[str, list[str]] = {}
     if with_headroom := add_headroom(group):
         variants.append(with_headroom)
+        previously_violated = {demand.name: _violated_rules(demand, fleet) for demand in group}
     for offer, variant in itertools.product(("", *starting_offers), variants):
         with fleet.attempt() as attempt:
             placements = _place_group_from(variant, offer, fleet, keep_decisions)
@@ -260,6 +262,12 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
             attempt.succeeded = is_complete and not any(
                 misplaced_assignments(demand, fleet) or broken_terms(demand, fleet) for demand in group
             )
+            # With headroom, fewer offers can host a replica: a spread over those may be uneven over all.
+            if attempt.succeeded and variant is with_headroom:
+                attempt.succeeded = not any(
+                    set(_violated_rules(demand, fleet)).difference(previously_violated[demand.name])
+                    for demand in group
+                )
         if attempt.succeeded:
             for placement, demand in zip(placements, group, strict=True):
                 # The variant was only for this attempt.
