@@ -359,15 +359,30 @@ class JointRemediation:
         cluster = self.fleet.clusters[node_group[0]]
         with self.fleet.attempt() as attempt, closed_cluster(self.fleet, cluster, node_group[1]):
             placement = place(demand, self.fleet)
-            attempt.succeeded = placement.is_complete or bool(placement.assignments)
-        if attempt.succeeded:
-            self.changed_services[demand.name] = None
-            self.unsettled_clusters.add(cluster.name)
-            self._count(demand.name, Remediation((cluster.name, ""), 1, is_moved=True))
-            # The replica no longer waits for the machine that a ledger refused.
-            for rates in self.refused_rates.values():
-                rates.pop(demand.name, None)
-        return attempt.succeeded
+            rows = {assignment.machine for assignment in placement.assignments}
+            coming = {
+                node_group_of(self.fleet, assignment)
+                for assignment in placement.assignments
+                if self._is_coming(assignment.machine)
+            }
+            # A machine that comes for a move is a purchase like any other: its back-off has to be over.
+            is_too_early = any(
+                self._is_backing_off(demand.name, self.fleet.clusters[name], node_class)
+                for name, node_class in coming
+            )
+            attempt.succeeded = (placement.is_complete or bool(rows)) and not is_too_early
+        if not attempt.succeeded:
+            return False
+        for name, node_class in sorted(coming):
+            self._count_attempt(demand.name, self.fleet.clusters[name], node_class)
+        self._fresh |= rows - self._rows_before
+        self.changed_services[demand.name] = None
+        self.unsettled_clusters.add(cluster.name)
+        self._count(demand.name, Remediation((cluster.name, ""), 1, is_moved=True))
+        # The replica no longer waits for the machine that a ledger refused.
+        for rates in self.refused_rates.values():
+            rates.pop(demand.name, None)
+        return True
 
     def finish(self) -> None:
         """Count the purchases that the placement rounds made for released replicas."""
@@ -385,9 +400,8 @@ class JointRemediation:
                     machines[node_group] += 1
             for node_group, count in sorted(assigned.items()):
                 self._count(name, Remediation(node_group, count, machines[node_group]))
-                if machines[node_group]:
-                    cluster = self.fleet.clusters[node_group[0]]
-                    self._count_attempt(name, cluster, node_group[1])
+                # Services that share a bought machine have all tried the class then.
+                self._count_attempt(name, self.fleet.clusters[node_group[0]], node_group[1])
             elsewhere = self._released[name].total() - assigned.total()
             if elsewhere > 0 and self.fleet.replicas.count(name) >= self.demands[name].replicas:
                 self._count(name, Remediation(min(self._released[name]), elsewhere, is_moved=True))
