@@ -115,6 +115,16 @@ RUNNING = [
     ),
     pytest.param(
         {
+            "retry": a_retry(1, 2, wait=3),
+            "last_action": an_action("BackoffWait"),
+            "report": a_report("Stopped", 2),
+        },
+        "BackoffWait",
+        "Back-off after 1 failure",
+        id="the next run, stopped during its back-off, has not failed",
+    ),
+    pytest.param(
+        {
             "retry": a_retry(1, 2, wait=-0.1),
             "last_action": an_action("BackoffWait"),
             "report": a_report("Failed", 1),

@@ -356,7 +356,13 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
     # order, the run must be ordered again.
     last_action = inputs.last_action.action
     was_ordered = last_action in START_ACTIONS or (
-        _reports_run(inputs, retry) and last_action != Action.APPLY_STOPPED
+        _reports_run(inputs, retry)
+        and last_action != Action.APPLY_STOPPED
+        # During the back-off the agent is ordered to keep the next run stopped, which is no further failure.
+        and (
+            inputs.report.state in LIVE_STATES
+            or not backoff_remaining(retry, inputs.now, grace_periods.retry)
+        )
     )
     if retry is inputs.retry and was_ordered:
         return _decide_ordered(inputs, retry, grace_periods)

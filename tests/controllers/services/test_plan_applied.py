@@ -202,11 +202,10 @@ async def test_unbound_replicas_leave_capacity_to_bound_ones() -> None:
         await fleet.apply(a_service(replicas=4), a_service("new", replicas=2))
         for _ in range(3):
             await fleet.converge()
-        assert {name: sum(each.values()) for name, each in placements_of(fleet).items()} == {
-            "default/api": 4,
-            "default/db": 3,
-            "default/new": 1,
-        }
+        placed = {name: sum(counts.values()) for name, counts in placements_of(fleet).items()}
+        # Which of the two services waits for the ninth core does not matter here.
+        assert placed["default/db"] == 3
+        assert placed["default/api"] + placed["default/new"] == 5
 
 
 async def bound_to(fleet: RunningFleet, service: str, *numbers: int) -> None:

@@ -253,9 +253,64 @@ def test_machines_that_do_not_fit_are_bought_once(objects: tuple[Kind, ...], lie
     assert run_virtual(run()) == []
 
 
-def test_changed_price_is_on_every_face() -> None:
-    steps = (Step(100.0, "apply", (a_priced_class("tiny", 5.0),)), Step(30.0, "scale", ("api", 3)))
-    history = WorldHistory(a_small_world(*tiny_services(1, cores=1)), (), steps)
+def a_process(name: str, replicas: int, cores: float, memory: float, **needs: Any) -> LatticeService:
+    return with_command(
+        a_service(name, replicas=replicas, cores=cores, memory=memory, **needs), 1, is_image=False
+    )
+
+
+TWO_SMALL_POOLS = tuple(a_fake_pool(name, ["tiny"], capacity={"maxNodes": 3}) for name in ("p1", "p2"))
+FOUR_SERVICES = (
+    a_process("batch", 1, 0.1, 0.25),
+    a_process("db", 1, 0.1, 1),
+    a_process("edge", 1, 0.5, 1),
+    a_process("web", 1, 1, 0.5),
+)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(
+            WorldHistory(
+                a_small_world(*tiny_services(1, cores=1)),
+                (),
+                (Step(100.0, "apply", (a_priced_class("tiny", 5.0),)), Step(30.0, "scale", ("api", 3))),
+            ),
+            id="a changed price is on every face",
+        ),
+        pytest.param(
+            WorldHistory(
+                (*map(a_priced_class, SIZES), *TWO_SMALL_POOLS, *FOUR_SERVICES),
+                (("tiny", Lie(is_tainted=True)),),
+                (),
+            ),
+            id="two full pools do not take turns in buying machines that accept no replica",
+        ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["medium", "large"], budget=150),
+                    a_process("db", 1, 0.1, 3),
+                    a_process("cache", 1, 2, 0.25),
+                    a_process("api", 1, 2, 1, gpu=1),
+                    a_process("batch", 2, 0.25, 1),
+                    a_process("web", 1, 1, 0.5),
+                ),
+                (),
+                (
+                    Step(60.0, "silence", (0,)),
+                    Step(60.0, "drain", (4,)),
+                    Step(1.0, "apply", (a_fake_pool("p1", ["tiny", "medium", "accelerated"], budget=150),)),
+                    Step(30.0, "scale", ("web", 1)),
+                ),
+            ),
+            id="a service without a place does not hide that the others cost more than a fresh plan",
+        ),
+    ],
+)
+def test_history_ends_at_rest(history: WorldHistory) -> None:
     assert run_virtual(play(history)) == []
 
 

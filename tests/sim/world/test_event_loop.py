@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lattice.sim.world.event_loop import Deadlock, Process, SimLoop
+from lattice.sim.world.event_loop import BusyLoop, Deadlock, Process, SimLoop
 
 
 def a_loop(seed: int = 1) -> SimLoop:
@@ -32,6 +32,30 @@ def test_time_advances_for_a_busy_task() -> None:
         return loop.time()
 
     assert loop.run_until_complete(spin()) == 1e-6
+
+
+def test_tasks_that_never_wait_end_the_run_with_their_names() -> None:
+    loop = SimLoop(random.Random(1), max_steps_per_second=1000)
+
+    async def repeat_without_a_wait() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(BusyLoop, match=r"1,000 steps.*repeat_without_a_wait"):
+        loop.run_until_complete(repeat_without_a_wait())
+
+
+def test_many_steps_over_many_seconds_are_no_busy_loop() -> None:
+    loop = SimLoop(random.Random(1), max_steps_per_second=1000)
+
+    async def work() -> float:
+        for _ in range(20):
+            for _ in range(600):
+                await asyncio.sleep(0)
+            await asyncio.sleep(1)
+        return loop.time()
+
+    assert loop.run_until_complete(work()) == pytest.approx(20, abs=0.01)
 
 
 def order(seed: int) -> list[int]:

@@ -162,18 +162,27 @@ def known_part(amount: str, rate: JsonObject, unpriced: int) -> str:
 
 
 def _surge_notes(document: JsonObject) -> Iterator[str]:
-    """The machines that exist only while updates replace replicas, with the cost at the peak."""
+    """The machines that exist only while updates replace replicas, with the cost at the peak and afterwards."""
     surge = document.get("surge")
-    if surge is None or not surge["machines"]:
+    if surge is None:
+        return
+    total = document["total"]
+    unpriced = (total.get("unpriced") or {"after": 0})["after"]
+    end = known_part(f"{format_dollars(total['after']['hourlyMicros'])}/h", total["after"], unpriced)
+    peak = known_part(
+        f"{format_dollars(surge['peak']['hourlyMicros'])}/h", surge["peak"], not surge.get("isPriced", True)
+    )
+    if not surge["machines"]:
+        if surge["peak"]["hourlyMicros"] > max(
+            total[moment]["hourlyMicros"] for moment in ("before", "after")
+        ):
+            yield f"Until the update ends, the old machines stay: {peak} at the peak, {end} afterwards."
         return
     machines = ", ".join(
         f"{pluralize(row['machines'], 'node')} of class {row['class']} in {row['cluster']}"
         for row in surge["machines"]
     )
-    peak = known_part(
-        f"{format_dollars(surge['peak']['hourlyMicros'])}/h", surge["peak"], not surge.get("isPriced", True)
-    )
-    yield f"The update needs {machines} more until it ends: {peak} at the peak."
+    yield f"The update needs {machines} more until it ends: {peak} at the peak, {end} afterwards."
 
 
 def _placed_replicas(service: JsonObject) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import Remediation as RemediationRecord
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
@@ -23,7 +24,7 @@ from lattice.placement.greedy.orphaned import (
 from lattice.placement.greedy.place import Placement
 from lattice.placement.greedy.place_all import outgrown_assignments, place_in_rounds
 from lattice.placement.greedy.remediation import JointRemediation, Remediation, SurgeReturn
-from lattice.placement.greedy.unschedulable import payable_in_advance
+from lattice.placement.greedy.unschedulable import node_group_of, payable_in_advance
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
@@ -193,4 +194,30 @@ def decide_stages(
             if name in final_machines:
                 needed_machines[name] = counts & final_machines[name]
         decided.stages[index] = CommitStage(stage.services, needed_machines)
+    # A stage that changes nothing would keep the fleet unsettled for as long as a service finds no place.
+    machines = {cluster.metadata.name: cluster.spec.nodes for cluster in world.of_kind(LatticeCluster)}
+    decided.stages = [stage for stage in decided.stages if _changes_anything(decided, stage, machines)]
     return decided
+
+
+def _changes_anything(
+    decided: StagedDecision, stage: CommitStage, machines: Mapping[str, Mapping[str, int]]
+) -> bool:
+    """Whether the stage places a replica elsewhere than it is stored, or needs other machines than its
+    clusters have; `machines` are these, by cluster."""
+    world, fleet = decided.world, decided.fleet
+    for name in stage.services:
+        stored: Counter[NodeGroupKey] = Counter()
+        for placement in world.services[name].status.placements:
+            stored[placement.cluster, placement.node] += placement.replicas or 0
+        assignments = fleet.assignments.get(name, ())
+        if name in decided.remediations or stored != Counter(
+            node_group_of(fleet, assignment) for assignment in assignments
+        ):
+            return True
+    for name, counts in stage.clusters.items():
+        # A cluster may have to claim a joined machine.
+        has_joined = any(fleet.machines.machine_type[row].is_joined for row in fleet.clusters[name].machines)
+        if has_joined or counts != Counter(machines.get(name, {})):
+            return True
+    return False

@@ -10,7 +10,7 @@ import contextvars
 import heapq
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +19,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 # After MAX_ROUNDS_PER_INSTANT rounds without a timer, virtual time advances by INSTANT_S seconds.
 MAX_ROUNDS_PER_INSTANT, INSTANT_S = (1000, 1e-6)
+# The busiest second of a simulated world takes about 1,600 steps; beyond this limit something repeats itself.
+MAX_STEPS_PER_SECOND = 100_000
+# Steps after the limit whose tasks the error names.
+NAMED_STEPS = 1_000
 
 
 class ProcessState(Enum):
@@ -53,6 +57,10 @@ NO_PROCESS = contextvars.Context()
 
 class Deadlock(Exception):
     """Every task waits and no timer is scheduled."""
+
+
+class BusyLoop(Exception):
+    """Tasks run on and on while virtual time hardly advances."""
 
 
 class SimTask(asyncio.Task[T]):
@@ -102,9 +110,9 @@ class SimLoop(asyncio.BaseEventLoop):
     # Time, sequence number and handle: the number decides ties, so handles are never compared.
     _scheduled: list[tuple[float, int, Any]]
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, max_steps_per_second: int = MAX_STEPS_PER_SECOND) -> None:
         super().__init__()
-        self.rng = rng
+        self.rng, self.max_steps_per_second = rng, max_steps_per_second
         self.steps = 0
         self.unhandled_errors: list[str] = []
         # Tasks, handles and generators of killed processes, kept from destruction.
@@ -112,6 +120,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         # Consecutive rounds in which callbacks were ready.
         self._rounds = 0
+        # The virtual second that the loop is in, and the steps before it.
+        self._second, self._steps_before_second = 0, 0
+        self._busy_tasks: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self.set_exception_handler(
             lambda _, context: self.unhandled_errors.append(
@@ -238,6 +249,8 @@ class SimLoop(asyncio.BaseEventLoop):
             swap = int(draw() * (index + 1))
             ready[index], ready[swap] = ready[swap], ready[index]
         self.steps += len(ready)
+        if self.steps - self._steps_before_second > self.max_steps_per_second:
+            self._check_progress(ready)
         for handle in ready:
             if handle._cancelled:
                 continue
@@ -252,6 +265,23 @@ class SimLoop(asyncio.BaseEventLoop):
                 process.deferred.append(handle)
             else:
                 self.killed_work.append(handle)
+
+    def _check_progress(self, ready: list[Any]) -> None:
+        """Raise BusyLoop with the tasks that run most if virtual time stays in one second."""
+        if int(self._now) != self._second:
+            self._second, self._steps_before_second = int(self._now), self.steps
+            self._busy_tasks.clear()
+            return
+        for handle in ready:
+            owner = getattr(handle._callback, "__self__", None)
+            work = owner.get_coro() if isinstance(owner, asyncio.Task) else handle._callback
+            self._busy_tasks[getattr(work, "__qualname__", repr(work))] += 1
+        if self._busy_tasks.total() > NAMED_STEPS:
+            names = ", ".join(f"{name} {count:,} times" for name, count in self._busy_tasks.most_common(3))
+            raise BusyLoop(
+                f"at {self._now:.3f} s more than {self.max_steps_per_second:,} steps ran within one virtual second;"
+                f" of the last {self._busy_tasks.total():,}: {names}"
+            )
 
     def _advance(self) -> None:
         """Advance virtual time to the next timer; all timers that are due become ready."""
