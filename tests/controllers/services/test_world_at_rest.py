@@ -326,6 +326,18 @@ FOUR_SERVICES = (
             ),
             id="a replica that ends on a silent node does not keep its machine",
         ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["tiny"], capacity={"maxNodes": 3}),
+                    *(a_process(name, 1, 1, 0.5) for name in ("api", "db", "web")),
+                ),
+                (),
+                (Step(30.0, "silence", (0,)), Step(0.0, "silence", (0,))),
+            ),
+            id="two of three machines are lost for good in a pool that allows three",
+        ),
     ],
 )
 def test_history_ends_at_rest(history: WorldHistory) -> None:
