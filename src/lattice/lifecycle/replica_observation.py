@@ -94,6 +94,7 @@ def observe_replicas(
 ) -> ReplicaObservation:
     """Observe the replicas of all services; `paid` holds the machines that each ledger pays for."""
     # Machines that Lattice makes: joined machines are not bought, so none of them is waited for.
+    nodes = list(nodes)
     made_nodes = [node for node in nodes if not node.is_joined_machine]
     joined = Counter(_node_group(node) for node in made_nodes if has_joined(node))
     live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
@@ -104,15 +105,21 @@ def observe_replicas(
     unsettled: set[str] = set()
     terminating: set[str] = set()
     occupied_nodes: set[str] = set()
+    silent_nodes = {node.metadata.name for node in nodes if _is_silent(node, timeout)}
     for workload in workloads:
-        if workload.status.binding is not None:
-            occupied_nodes.add(workload.status.binding.node)
-        if is_terminating(workload) and workload.status.binding is not None:
+        binding = workload.status.binding
+        if binding is not None:
+            occupied_nodes.add(binding.node)
+        # A silent node may never report that a replica has ended: its machine is given back all the same.
+        is_ending = is_terminating(workload) and (binding is None or binding.node not in silent_nodes)
+        if is_ending and binding is not None:
             terminating.add(workload.spec.cluster)
         if not workload.spec.service:
             continue
-        if is_terminating(workload):
+        if is_ending:
             unsettled.add(workload.spec.cluster)
+        elif is_terminating(workload):
+            continue
         else:
             key = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{workload.spec.service}"
             owned.setdefault(key, []).append(workload)
@@ -269,6 +276,14 @@ def _is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
     if ready is None or ready.status != "True" or not ready.last_transition_time:
         return False
     return not timeout.has_passed(ready.last_transition_time)
+
+
+def _is_silent(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
+    """Whether the node has joined and has not been ready for longer than the timeout."""
+    ready = find_condition(node.status.conditions, READY_CONDITION)
+    if ready is None or ready.status == "True" or ready.reason == NOT_JOINED:
+        return False
+    return bool(ready.last_transition_time) and timeout.has_passed(ready.last_transition_time or "")
 
 
 def is_unschedulable(workload: LatticeWorkload, timeout: SchedulingTimeout) -> bool:

@@ -308,6 +308,36 @@ FOUR_SERVICES = (
             ),
             id="a service without a place does not hide that the others cost more than a fresh plan",
         ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["medium", "large"]),
+                    a_process("batch", 1, 0.25, 1),
+                ),
+                (),
+                (
+                    Step(7.0, "lose", (0,)),
+                    Step(1.0, "drain", (0,)),
+                    Step(120.0, "drain", (0,)),
+                    Step(7.0, "silence", (0,)),
+                    Step(30.0, "silence", (0,)),
+                ),
+            ),
+            id="a replica that ends on a silent node does not keep its machine",
+        ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["tiny"], capacity={"maxNodes": 3}),
+                    *(a_process(name, 1, 1, 0.5) for name in ("api", "db", "web")),
+                ),
+                (),
+                (Step(30.0, "silence", (0,)), Step(0.0, "silence", (0,))),
+            ),
+            id="two of three machines are lost for good in a pool that allows three",
+        ),
     ],
 )
 def test_history_ends_at_rest(history: WorldHistory) -> None:

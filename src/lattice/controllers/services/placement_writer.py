@@ -111,6 +111,7 @@ class PlacementWriter:
             for stage in stages:
                 written.update(stage.services)
         await self._return_surge_machines(decided)
+        await self._replace_closed_machines(decided)
         # Shrink first, so that a machine that no service needs any more is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
@@ -341,6 +342,44 @@ class PlacementWriter:
                 writes.append(self._recorder.event(service, "SurgeMachineReturned", message))
             await self._nodes.wait_for(await self._context.commit(writes))
             await self._clusters.wait_for(self._nodes.revision)
+
+    async def _replace_closed_machines(self, decided: StagedDecision) -> None:
+        """Decommission empty machines that are silent or cordoned if the decision counts on new machines in
+        their place: the counts of the cluster are the same, so that nothing else would replace them."""
+        in_use = decided.fleet.machines.row_of
+        for name, desired in sorted(decided.desired_machines.items()):
+            if name in decided.unsettled_clusters:
+                continue
+            nodes = [
+                node
+                for node in made_nodes(self._nodes.by_index("cluster", name))
+                if not node.metadata.deletion_timestamp
+            ]
+            existing = Counter(node.spec.node_class for node in nodes)
+            dropped: dict[str, list[LatticeNode]] = {}
+            for node in sorted(nodes, key=lambda node: node.metadata.name):
+                if node.metadata.name not in in_use:
+                    dropped.setdefault(node.spec.node_class, []).append(node)
+            for node_class, several in sorted(dropped.items()):
+                # Without the machines that the cluster has beyond the desired count: it shrinks by these.
+                count = len(several) - max(0, existing[node_class] - desired[node_class])
+                closed = [node for node in several if not_ready_message(node) or node.spec.unschedulable]
+                for node in closed[: max(0, count)]:
+                    await self._decommission(node)
+
+    async def _decommission(self, node: LatticeNode) -> None:
+        entry = self._nodes.entry(f"/{node.metadata.name}")
+        if entry is None:
+            return
+        message = f"Replacing the empty machine: {not_ready_message(node) or 'the node is cordoned'}"
+        mark = with_metadata(
+            entry,
+            lambda metadata: mark_for_deletion({"metadata": metadata}, now=self._context.timestamp)[
+                "metadata"
+            ],
+        )
+        event = self._recorder.event(node, "NodeReplaced", message)
+        await self._nodes.wait_for(await self._context.commit([mark, event]))
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.
