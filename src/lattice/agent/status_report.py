@@ -130,12 +130,12 @@ def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
 def _failed(ended: Mapping[str, Instance]) -> Instance | None:
     """The first failed container, in the order of names: a container that was stopped because another one
     exited comes last."""
-    failed = [ended[name] for name in sorted(ended) if ended[name].failure]
-    return min(failed, key=_is_stopped_sibling, default=None)
-
-
-def _is_stopped_sibling(instance: Instance) -> bool:
-    return instance.failure is not None and instance.failure.message.endswith(SIBLING_EXITED)
+    failed = [
+        (instance.failure.message.endswith(SIBLING_EXITED), name)
+        for name, instance in ended.items()
+        if instance.failure is not None
+    ]
+    return ended[min(failed)[1]] if failed else None
 
 
 def siblings_to_stop(

@@ -19,7 +19,11 @@ def instance_oom_score(spec: RunSpec, proc: Path = Path("/proc")) -> int | None:
     if spec.qos not in Qos.__members__:
         return None
     score = oom_score_adj(Qos[spec.qos], spec.requests.memory or 0, machine_memory(proc))
-    return score if _may_lower(proc) else max(score, _own_score(proc))
+    if _may_lower(proc):
+        return score
+    with suppress(OSError, ValueError):
+        return max(score, int((proc / "self/oom_score_adj").read_text()))
+    return max(score, 0)
 
 
 def machine_memory(proc: Path = Path("/proc")) -> int:
@@ -34,9 +38,3 @@ def _may_lower(proc: Path) -> bool:
         effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
         return bool(effective >> SYS_RESOURCE_BIT & 1)
     return False
-
-
-def _own_score(proc: Path) -> int:
-    with suppress(OSError, ValueError):
-        return int((proc / "self/oom_score_adj").read_text())
-    return 0

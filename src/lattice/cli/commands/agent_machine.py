@@ -91,8 +91,10 @@ def read_machine(
             resources["memory"] -= sum(huge_pages.values())
     extended = dict(facts.extended) | _pairs("--extended", options.extended)
     for name, text in extended.items():
-        if flag := FLAGS_OF_MEASURED_RESOURCES.get(name):
-            raise UsageError(f"{name} is no other resource", where="--extended", fix=f"state it with {flag}")
+        if measured := FLAGS_OF_MEASURED_RESOURCES.get(name):
+            raise UsageError(
+                f"{name} is no extended resource", where="--extended", fix=f"state it with {measured}"
+            )
         resources[name] = _amount("--extended", resource_parser(name), text)
     gpus = parse_gpus(options.gpus, options.gpu_model)
     if gpus is None:

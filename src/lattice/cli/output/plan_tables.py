@@ -228,14 +228,13 @@ def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
 
 def change_cells(change: JsonObject, row: JsonObject) -> list[str]:
     """The change per hour and in 30 days; `unknown`, or a lower bound, if the row has machines of unknown price."""
-    cells = [format_hourly(change["hourlyMicros"], signed=True), _monthly_change(change)]
+    cells = [
+        format_hourly(change["hourlyMicros"], signed=True),
+        format_cents(change["projected30DayMicros"], signed=True),
+    ]
     if row.get("isPriced", True):
         return cells
     return [f"≥ {text}" for text in cells] if change["hourlyMicros"] else ["unknown", "unknown"]
-
-
-def _monthly_change(change: JsonObject) -> str:
-    return format_cents(change["projected30DayMicros"], signed=True)
 
 
 def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> str:

@@ -341,7 +341,11 @@ def _extend_option_sets(
             for row in nearest_rows(unplaced.failure):
                 failure = unplaced.failure
                 reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
-                platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
+                platform_options = []
+                for reason in reasons:
+                    ask = getattr(reason, "ask", failure.ask)
+                    rejected = _rejected_candidate(scope, ask if ask.overflow_source else failure.ask, row)
+                    platform_options.append(extensions(rejected, reason))
                 team_options = [_team(scope, unplaced, failure, reason, row) for reason in reasons]
                 # Platform options first, with team options for reasons that the platform cannot remove; then
                 # the reverse.
@@ -548,12 +552,6 @@ def _reduce(trial: ServiceTrial, edit_set: EditSet) -> TunedSuggestion | None:
         extent=sum(edit_set.strengths),
     )
     return TunedSuggestion(suggestion, edit_set, edit_set.options)
-
-
-def _platform(scope: WhatIfScope, ask: ReplicaAsk, reason: Reason, row: int) -> list[ChangeOption]:
-    reason_ask = getattr(reason, "ask", ask)
-    rejected = _rejected_candidate(scope, reason_ask if reason_ask.overflow_source else ask, row)
-    return extensions(rejected, reason)
 
 
 def _rejected_candidate(scope: WhatIfScope, ask: ReplicaAsk, row: int) -> RejectedCandidate:
