@@ -338,6 +338,20 @@ FOUR_SERVICES = (
             ),
             id="two of three machines are lost for good in a pool that allows three",
         ),
+        pytest.param(
+            WorldHistory(
+                a_small_world(a_process("crew", 3, 0.5, 0.5)),
+                (),
+                (
+                    Step(
+                        30.0,
+                        "apply",
+                        (a_process("crew", 3, 0.25, 0.25, group={"name": "crew", "minMember": 3}),),
+                    ),
+                ),
+            ),
+            id="an update makes a gang of a service",
+        ),
     ],
 )
 def test_history_ends_at_rest(history: WorldHistory) -> None:

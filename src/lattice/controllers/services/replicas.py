@@ -271,9 +271,13 @@ class ReplicaController:
                 entry is None
                 or is_terminating(workload)
                 or workload.metadata.name in stopping_names
-                # The rollout replaces replicas of another revision; no write changes them in place.
-                or workload.spec.revision != spec.revision
             ):
+                continue
+            if workload.spec.revision != spec.revision:
+                # The rollout replaces replicas of another revision; no write changes them in place. Only their
+                # gang changes: a surge replica is a member of the same gang as the replica that it replaces.
+                if workload.spec.group != spec.group:
+                    yield [with_spec(entry, msgspec.structs.replace(workload.spec, group=spec.group))]
                 continue
             desired_spec = msgspec.structs.replace(
                 in_node_group(spec, node_group_of(workload), machines.get(node_group_of(workload))),
