@@ -398,8 +398,9 @@ async def _request_leave(folder: Path) -> None:
     while True:
         await asyncio.sleep(LEAVE_POLL_S)
         waited_s += LEAVE_POLL_S
-        if rejection := _read_rejection(file):
-            raise Denied(rejection, where=str(folder))
+        with contextlib.suppress(OSError):
+            if rejection := file.read_text():
+                raise Denied(rejection, where=str(folder))
         with contextlib.suppress(Conflict):
             StateFile(folder).close()
             break
@@ -418,12 +419,6 @@ def leave_note(node: str) -> str:
         f"node {node} is not empty yet: the condition Drained of `lattice describe node/{node}` says what blocks it."
         " The agent goes on leaving if this command is interrupted"
     )
-
-
-def _read_rejection(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        return file.read_text()
-    return ""
 
 
 def _read_server_file(file: str) -> str:

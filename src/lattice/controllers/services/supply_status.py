@@ -124,7 +124,11 @@ class SupplyStatusController:
             if entry is not None and status != previous:
                 crossings = list(find_crossings(previous, status))
                 # The events are in the commit of the status: no crossing is lost, and none is reported twice.
-                groups.append([with_status(entry, status), *self._events(obj, crossings)])
+                events = [
+                    self._recorder.event(obj, crossing.reason, crossing.message, warning=crossing.is_up)
+                    for crossing in crossings
+                ]
+                groups.append([with_status(entry, status), *events])
                 notices[entry.key] = list(self._notices(obj, crossings))
         # Measure the decision only: one slow commit is no reason for longer intervals.
         # One slow run, such as the first one of a busy server, must not lengthen the next interval to a minute.
@@ -138,10 +142,6 @@ class SupplyStatusController:
                 for notice in notices.get(write.key, ()):
                     self.notify(notice)
         return Requeue(self.min_interval_s) if has_skipped else None
-
-    def _events(self, obj: Kind, crossings: Iterable[Crossing]) -> Iterator[Write]:
-        for crossing in crossings:
-            yield self._recorder.event(obj, crossing.reason, crossing.message, warning=crossing.is_up)
 
     def _notices(self, obj: Kind, crossings: Iterable[Crossing]) -> Iterator[WebhookCall]:
         """The calls of the webhook that the object names, one for each crossing."""

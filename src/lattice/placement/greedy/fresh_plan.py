@@ -21,7 +21,6 @@ from lattice.placement.greedy.scale_down import broken_affinity
 from lattice.placement.model.costs import fleet_bill, fleet_costs
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.object_changes import with_fields
 from lattice.placement.model.world import ObjectKey, World, object_key
 
@@ -122,7 +121,8 @@ def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[
         if kind.rate
         and counts[row]
         and counts[row].keys() <= demands.keys()
-        and _may_shrink(machines.cluster[row])
+        # A cluster without replicas keeps no machine.
+        and len(machines.cluster[row].machines) - 1 not in range(1, machines.cluster[row].min_nodes)
     ]
     broken = broken_affinity(fleet, demands)
     rows.sort(key=lambda row: (counts[row].total(), -machines.machine_type[row].rate, machines.names[row]))
@@ -133,12 +133,6 @@ def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[
             if is_moved and broken_affinity(fleet, demands) <= broken:
                 return name, residents
     return None
-
-
-def _may_shrink(cluster: Cluster) -> bool:
-    """Whether the cluster can lose a machine; a cluster without replicas keeps no machine."""
-    count = len(cluster.machines)
-    return count == 1 or count > cluster.min_nodes
 
 
 def _fits_elsewhere(

@@ -219,7 +219,10 @@ class JointRemediation:
         # machine.
         if (
             not demand.gang
-            and self._may_help(demand, cluster, node_group[1])
+            and any(
+                kind.name == node_group[1] and fits_empty_machine(demand, kind)
+                for kind in self.fleet.offers[cluster.offer_row].types
+            )
             and not self._is_proven(name, cluster, node_group[1])
             and self._is_in_flight(name, node_group)
         ):
@@ -386,11 +389,6 @@ class JointRemediation:
             row in self._fresh or (not is_blocked and self._is_coming(row))
             for row in self._rows_of(node_group)
         )
-
-    def _may_help(self, demand: Demand, cluster: Cluster, node_class: str) -> bool:
-        """Whether a new machine of the class could take the replica, as far as placement knows."""
-        types = self.fleet.offers[cluster.offer_row].types
-        return any(kind.name == node_class and fits_empty_machine(demand, kind) for kind in types)
 
     def _is_proven(self, name: str, cluster: Cluster, node_class: str) -> bool:
         """Whether a replica of this shape, of any service, is bound to a machine of the class in the offer."""

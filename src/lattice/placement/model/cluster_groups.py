@@ -149,13 +149,12 @@ class ClusterGroups:
         for term in demand.local_terms:
             if term.key != "cluster":
                 continue
-            is_near = cluster is not None and self._is_in_cluster(term, cluster)
+            is_near = cluster is not None and any(
+                cluster.name in self._replicas.clusters(target) for target in term.targets
+            )
             if is_near if term.is_anti else not is_near and not self._is_met_anywhere(demand, term):
                 return False
         return True
-
-    def _is_in_cluster(self, term: AffinityTerm, cluster: Cluster) -> bool:
-        return any(cluster.name in self._replicas.clusters(target) for target in term.targets)
 
     def claiming_clusters(self, demand: Demand, row: int) -> list[Cluster]:
         """The clusters that may claim an unclaimed machine of the offer for the demand."""

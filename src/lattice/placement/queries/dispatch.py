@@ -149,10 +149,6 @@ def _event(query: Query) -> WhatIfEvent:
     )
 
 
-def _answer_cost(query: Query, context: QueryContext) -> Document:
-    return cost_document(context.state, query.get("by", "pool"), query.get("inNamespace", ""))
-
-
 def _answer_optimise(query: Query, context: QueryContext) -> Document:
     options = OptimiserOptions(
         query.get("maxMoves"),
@@ -204,6 +200,8 @@ QUERY_HANDLERS: Mapping[str, Callable[[Query, QueryContext], Document]] = {
     "why": _answer_why,
     "fit": _answer_fit,
     "whatif": _answer_whatif,
-    "cost": _answer_cost,
+    "cost": lambda query, context: cost_document(
+        context.state, query.get("by", "pool"), query.get("inNamespace", "")
+    ),
     "optimise": _answer_optimise,
 }

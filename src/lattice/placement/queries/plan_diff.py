@@ -63,10 +63,6 @@ def _places(places: list[PlanDocument]) -> str:
     )
 
 
-def _summarize_cluster(entry: PlanDocument) -> EntrySummary:
-    return {"": _machines(entry["after"]), "before": _machines(entry["before"])}
-
-
 def _machines(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items())) or "none"
 
@@ -94,7 +90,10 @@ def _summarize_unplaced(entry: PlanDocument) -> EntrySummary:
 
 SECTIONS: Mapping[str, tuple[str, Callable[[PlanDocument], EntrySummary]]] = {
     "services": ("service", _summarize_service),
-    "clusters": ("cluster", _summarize_cluster),
+    "clusters": (
+        "cluster",
+        lambda entry: {"": _machines(entry["after"]), "before": _machines(entry["before"])},
+    ),
     "pools": ("cost of pool", _summarize_pool),
     "wouldMove": ("move of", _summarize_move),
     "unplaced": ("verdict on", _summarize_unplaced),

@@ -99,14 +99,14 @@ def _cell(resource: Resource, column: Column) -> Cell:
         return lambda obj, now: values[0] if (values := find(obj)) else column.default
     if column.unless:
         is_omitted = compile_path(column.unless).find
-        return lambda obj, now: (
-            "" if True in is_omitted(obj) else _cut(",".join(map(_text, find(obj))), column)
-        )
+        end = column.max_chars
+
+        def cut_text(obj: Any, now: Any) -> str:
+            text = "" if True in is_omitted(obj) else ",".join(map(_text, find(obj)))
+            return f"{text[: end - 1]}…" if 0 < end < len(text) else text
+
+        return cut_text
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
-
-
-def _cut(text: str, column: Column) -> str:
-    return f"{text[: column.max_chars - 1]}…" if 0 < column.max_chars < len(text) else text
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import BUDGET_CONDITION
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true
 from lattice.kinds.node import NODE_CLASS_LABEL, NOT_JOINED, LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
@@ -134,7 +134,12 @@ class PurchaseChecks:
             if stored.get(f"/{node.metadata.name}") is node
             and node.metadata.name not in used
             and not (node.spec.unschedulable or node.metadata.deletion_timestamp)
-            and _is_ready_since(self.context, node, record.at - OBSERVED_AFTER_S)
+            and all(
+                is_true(version.status.conditions, READY_CONDITION)
+                for version in self.context.snapshot.versions(
+                    LatticeNode, f"/{node.metadata.name}", record.at - OBSERVED_AFTER_S
+                )
+            )
         ]
         if len(idle) >= MAX_IDLE_MACHINES:
             yield "I-41", f"{words} while {', '.join(sorted(idle))} of that class are idle"
@@ -268,12 +273,6 @@ def _takes(node: LatticeNode, shape: Shape) -> bool:
 def _has_joined(node: LatticeNode) -> bool:
     ready = find_condition(node.status.conditions, READY_CONDITION)
     return bool(node.status.agent_version) and ready is not None and ready.reason != NOT_JOINED
-
-
-def _is_ready_since(context: CheckerContext, node: LatticeNode, since: float) -> bool:
-    versions = context.snapshot.versions(LatticeNode, f"/{node.metadata.name}", since)
-    ready = [find_condition(version.status.conditions, READY_CONDITION) for version in versions]
-    return all(condition is not None and condition.status == "True" for condition in ready)
 
 
 def check_final_book(context: CheckerContext) -> Findings:
