@@ -196,10 +196,10 @@ async def test_unbound_replicas_leave_capacity_to_bound_ones() -> None:
     """Two machines are paid, and the budget has no room for a third: eight replicas of one core fit, the
     ninth does not."""
     async with running_fleet(
-        a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)
+        a_class(), a_pool(budget=400), a_service(replicas=1, priority=1), a_service("db", replicas=3)
     ) as fleet:
         await settle_fleet(fleet, World.of([]), binding=True)
-        await fleet.apply(a_service(replicas=4), a_service("new", replicas=2))
+        await fleet.apply(a_service(replicas=4, priority=1), a_service("new", replicas=2))
         for _ in range(3):
             await fleet.converge()
         placed = {name: sum(counts.values()) for name, counts in placements_of(fleet).items()}

@@ -358,6 +358,22 @@ def test_history_ends_at_rest(history: WorldHistory) -> None:
     assert run_virtual(play(history)) == []
 
 
+def test_bill_is_explained_beside_a_service_that_fits_nowhere() -> None:
+    """A larger threshold makes a machine unnecessary; no machine has the GPU that batch needs."""
+    services = [
+        with_command(a_service("api", cores=0.1, memory=3, replicas=3), 1, is_image=False),
+        with_command(a_service("cache", cores=1, memory=0.5, replicas=3), 1, is_image=False),
+        with_command(a_service("web", cores=1, memory=0.25, replicas=2), 1, is_image=False),
+        with_command(a_service("batch", cores=0.5, memory=0.25, gpu=1), 1, is_image=False),
+    ]
+    pools = [a_fake_pool("p1", ["medium", "large"]), a_fake_pool("p2", ["small"], budget=150)]
+    rules = a_policy("rules", clusters={"binPackingThreshold": 1})
+    history = WorldHistory(
+        (*map(a_priced_class, SIZES), *pools, *services), (), (Step(0.0, "apply", (rules,)),)
+    )
+    assert run_virtual(play(history)) == []
+
+
 @EXAMPLES
 @given(history=histories())
 def test_world_at_rest(history: WorldHistory) -> None:

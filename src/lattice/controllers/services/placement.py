@@ -261,7 +261,7 @@ class PlacementController:
         comparison of an unchanged fleet is reused."""
         if (
             decided.unsettled_clusters
-            or decided.stages
+            or decided.changes_placements
             or decided.surge_returns
             or not is_comparable(decided.fleet)
         ):

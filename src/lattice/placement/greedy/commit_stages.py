@@ -77,6 +77,16 @@ class StagedDecision:
         """The machines by cluster and node class after the last stage."""
         return {name: class_counts(self.fleet, cluster) for name, cluster in self.fleet.clusters.items()}
 
+    @property
+    def changes_placements(self) -> bool:
+        """Whether a stage adds, moves or removes replicas. The stage of a service that fits nowhere does not."""
+        for stage in self.stages:
+            for name in stage.services:
+                placement = self.placements.get(name)
+                if placement is None or placement.assignments or name in self.remediations:
+                    return True
+        return False
+
     def add_stage(self, services: Sequence[str]) -> None:
         """Add a stage for the services with the current machines of their clusters.
 

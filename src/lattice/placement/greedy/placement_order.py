@@ -183,7 +183,7 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
             bound = demand.bound_neighbours
             limits = _latency_limits(demand)
             called = sorted(
-                (colours.get(target, ""), target in bound, limits.get(target, -1)) for target in demand.calls
+                (colours.get(target, ""), target in bound, *limits.get(target, ())) for target in demand.calls
             )
             callers = sorted((colours.get(caller, ""), is_bound) for caller, is_bound in demand.callers)
             terms = sorted(
@@ -199,12 +199,11 @@ def _colours(demands: Mapping[str, Demand]) -> dict[str, str]:
     return colours
 
 
-def _latency_limits(demand: Demand) -> dict[str, int]:
-    """By called service: the smallest latency limit in milliseconds."""
-    targets, limits = dict(demand.latency_to), dict[str, int]()
-    for requirement in demand.latency:
-        target = targets[requirement.value]
-        limits[target] = min(requirement.amount, limits.get(target, requirement.amount))
+def _latency_limits(demand: Demand) -> dict[str, list[int]]:
+    """By called service: the latency limits in milliseconds, smallest first."""
+    targets, limits = dict(demand.latency_to), dict[str, list[int]]()
+    for requirement in sorted(demand.latency, key=lambda requirement: requirement.amount):
+        limits.setdefault(targets[requirement.value], []).append(requirement.amount)
     return limits
 
 
@@ -229,9 +228,7 @@ def _demand_digest(demand: Demand) -> str:
         demand.rules.hash,
         demand.preferences,
         demand.soft_spread,
-        sorted(demand.usable_reserves),
-        sorted(demand.runtimes),
-        sorted(demand.refused_types),
+        len(demand.usable_reserves),
         demand.tolerations,
         demand.node_selector,
         demand.max_per_node,
@@ -242,6 +239,9 @@ def _demand_digest(demand: Demand) -> str:
         demand.min_member,
         bool(demand.rule_conflict),
         sorted(demand.ignored_limits),
+        *sorted(demand.usable_reserves),
+        *sorted(demand.refused_types),
+        *sorted(demand.runtimes ^ {"container"}),
     )
     return _digest(properties)
 

@@ -195,7 +195,7 @@ def _tie_key(offer: Offer, budgets: Mapping[str, Budget], round_trips: Sequence[
         offer.reservation,
         overflow and (overflow.enabled, overflow.regions, overflow.trigger_millionths, overflow.limits),
         bool(offer.closed_reason),
-        round_trips,
+        *round_trips,
     )
     return digest(properties, TIE_KEY_BITS)
 
