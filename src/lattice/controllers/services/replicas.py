@@ -258,11 +258,7 @@ class ReplicaController:
         machines = planned_machines(service)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))
-            if (
-                entry is None
-                or is_terminating(workload)
-                or workload.metadata.name in stopping_names
-            ):
+            if entry is None or is_terminating(workload) or workload.metadata.name in stopping_names:
                 continue
             if workload.spec.revision != spec.revision:
                 # The rollout replaces replicas of another revision; no write changes them in place. Only their

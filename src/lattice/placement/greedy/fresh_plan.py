@@ -51,6 +51,9 @@ def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     objects: dict[tuple[str, str, str], Kind] = {}
     for key, obj in world.objects.items():
         match obj:
+            case LatticeNode() if obj.is_joined_machine:
+                # Its owner makes it, so a fresh plan may use it as well.
+                objects[key] = with_fields(obj, spec=with_fields(obj.spec, cluster=""))
             case LatticeCluster() | LatticeNode() | LatticeWorkload():
                 continue
             case LatticeService():
