@@ -142,7 +142,9 @@ def update_record(
 def lacks_anything(promised: PromisedMachine, record: ObservedMachine) -> bool:
     """Whether the real machines have less than stated, or lack a runtime that is possible as stated."""
     is_short_of_runtimes = (
-        bool(record.runtimes) and promised.runtimes is None and not POSSIBLE_RUNTIMES <= {*record.runtimes}
+        bool(record.runtimes)
+        and promised.runtimes is None
+        and not POSSIBLE_RUNTIMES.issubset(record.runtimes)
     )
     return is_short_of_runtimes or bool(differences(promised, record))
 
