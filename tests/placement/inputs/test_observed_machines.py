@@ -64,6 +64,15 @@ def test_record_holds_what_a_machine_lacks(node: LatticeNode, lacks: list[str]) 
         assert (record.offer, record.provider, record.node, record.generation) == ("lab", "local", "n1", 1)
 
 
+@pytest.mark.parametrize("runtime", ["process", "container"])
+def test_record_remembers_a_runtime_that_nothing_was_stated_about(runtime: str) -> None:
+    stated = PromisedMachine({"cpu": 4000, "gpu": 1000}, "a100")
+    record = update_record(None, stated, [a_node(runtimes=[runtime])], 1, AT)
+    assert record is not None
+    assert record.runtimes == (runtime,)
+    assert update_record(None, stated, [a_node()], 1, AT) is None
+
+
 def test_record_stays_without_machines_until_a_better_one() -> None:
     record = record_of(a_node(gpus=0))
     assert record is not None

@@ -16,6 +16,8 @@ from lattice.kinds.node_class import (
 )
 from lattice.kinds.service import LatticeService, Remediation
 
+# The runtimes that a machine may have of which nothing is stated.
+POSSIBLE_RUNTIMES = frozenset({"container", "process"})
 # Limit of differences that the message of the condition names.
 MAX_NAMED_DIFFERENCES = 5
 RESET_HINT = "no machine is bought for what they lack, until a newer machine reports more or the spec of the class changes"
@@ -140,7 +142,9 @@ def update_record(
 def lacks_anything(promised: PromisedMachine, record: ObservedMachine) -> bool:
     """Whether the real machines have less than stated, or lack a runtime that is possible as stated."""
     is_short_of_runtimes = (
-        bool(record.runtimes) and promised.runtimes is None and "container" not in record.runtimes
+        bool(record.runtimes)
+        and promised.runtimes is None
+        and not POSSIBLE_RUNTIMES.issubset(record.runtimes)
     )
     return is_short_of_runtimes or bool(differences(promised, record))
 

@@ -245,10 +245,16 @@ def _shape_of_service(service: LatticeService) -> Shape:
 
 
 def machines_needed(shapes: Iterable[Shape], size: Mapping[str, int]) -> int:
-    """Machines of the size for the shapes: first fit, large shapes first; an exclusive shape takes a machine of its own."""
+    """Machines of the size for the shapes, by first fit in the worse of two orders: small replicas may have got
+    their machines before large ones came. An exclusive shape takes a machine of its own."""
+    ordered = sorted(shapes, key=lambda shape: sorted(shape.amounts, reverse=True))
+    return max(_first_fit(ordered, size), _first_fit(ordered[::-1], size))
+
+
+def _first_fit(shapes: Iterable[Shape], size: Mapping[str, int]) -> int:
     free: list[dict[str, int]] = []
     alone = 0
-    for shape in sorted(shapes, key=lambda shape: sorted(shape.amounts, reverse=True), reverse=True):
+    for shape in shapes:
         if shape.is_exclusive:
             alone += 1
             continue

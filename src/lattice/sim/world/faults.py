@@ -485,11 +485,15 @@ class FaultInjector:
         self._heal_later(seconds, heal)
 
     def _machine_differs(self, seconds: float) -> None:
-        """Let the cloud deliver machines of one class with less than the class promises, for longer than a
-        purchase takes. When the fault ends, the machines offer what their class promises."""
-        node_class, world, differing = self.rng.choice(sorted(NODE_CLASSES)), self.world, list[SimMachine]()
+        """Let the cloud deliver machines of one class with less than the class promises, too little for any
+        replica, for longer than a purchase takes. When the fault ends, the machines offer what their class
+        promises."""
+        world, differing = self.world, list[SimMachine]()
+        # A class without machines is better: nothing is known about its machines yet.
+        present = {machine.node_class for machine in world.machines.values()}
+        node_class = self.rng.choice(sorted(NODE_CLASSES.keys() - present) or sorted(NODE_CLASSES))
         difference = self.rng.choice(
-            ("an eighth of the memory", "an eighth of the cores", "no process runtime", "a taint")
+            ("a 32nd of the memory", "a 16th of the cores", "no process runtime", "a taint")
         )
         world.log_fault(
             f"machines of class {node_class} come with {difference} for {PURCHASE_S + seconds:.1f} s"
@@ -499,10 +503,10 @@ class FaultInjector:
             differing.append(machine)
             size = machine.full_size
             match difference:
-                case "an eighth of the memory":
-                    machine.size = size._replace(memory=size.memory // 8)
-                case "an eighth of the cores":
-                    machine.size = size._replace(millicores=size.millicores // 8)
+                case "a 32nd of the memory":
+                    machine.size = size._replace(memory=size.memory // 32)
+                case "a 16th of the cores":
+                    machine.size = size._replace(millicores=size.millicores // 16)
                 case "no process runtime":
                     machine.runtimes = ("container",)
                 case _:

@@ -116,6 +116,8 @@ class SimMachine:
     ) -> None:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
         self.full_size = size
+        # Empty for a machine that no node class describes.
+        self.node_class = ""
         # What the agent reports beside the size.
         self.runtimes: tuple[str, ...] = ("container", "process")
         self.ports = (20000, 20199)

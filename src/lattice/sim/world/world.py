@@ -146,6 +146,7 @@ class World:
 
     def add_machine(self, name: str, size: MachineSize, token: str, node_class: str = "") -> SimMachine:
         machine = self.machines[name] = SimMachine(self, name, size, token, self._new_clock())
+        machine.node_class = node_class
         self.configure_machine(machine)
         if node_class in self.machine_differences:
             self.machine_differences[node_class](machine)
