@@ -48,6 +48,12 @@ def an_api_replica(
             id="the one that is not ready goes before others",
         ),
         pytest.param(
+            {A: 1, B: 1},
+            [an_api_replica(0, OLD, B), an_api_replica(1, OLD, A), an_api_replica(2, NEW, B)],
+            RolloutSteps(stop=("api-0",), is_rolling=True),
+            id="the one in the group of the surge replica goes before a higher slot in another group",
+        ),
+        pytest.param(
             {A: 2},
             [an_api_replica(0, node="n2"), an_api_replica(1, node="n1"), an_api_replica(2, node="n1")],
             RolloutSteps(stop=("api-0",)),

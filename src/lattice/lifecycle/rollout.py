@@ -102,7 +102,7 @@ def next_steps(
     live = [replica for replica in replicas if not replica.is_terminating]
     diff = _diff_replicas(desired, revision, live, limits)
     total = sum(desired.values())
-    removable = _removal_order([*diff.outdated, *diff.surplus], live)
+    removable = _removal_order([*diff.outdated, *diff.surplus], live, desired)
     stop = _removable(removable, max(total, min_ready), live)
     current = [replica for replica in live if replica.revision == revision]
     is_ready = sum(replica.is_ready for replica in current) >= total
@@ -196,27 +196,36 @@ def _surplus(
     return stopping + first_on_machines(ready, lambda replica: replica.node, removals)
 
 
-def _removal_order(removable: Sequence[Replica], live: Sequence[Replica]) -> list[Replica]:
-    """Order replicas for removal: not ready first, then from the nodes with the most replicas of the service,
-    then the highest slot."""
+def _removal_order(
+    removable: Sequence[Replica], live: Sequence[Replica], desired: Mapping[NodeGroupKey, int]
+) -> list[Replica]:
+    """Order replicas for removal: not ready first, then from node groups with more replicas than desired, so
+    that a group runs one surge replica at most, then from the nodes with the most replicas of the service, then
+    the highest slot."""
     replicas_by_node = Counter(replica.node for replica in live if replica.node)
+    excess = Counter(replica.node_group for replica in live)
+    excess.subtract(desired)
     ordered = sorted(
         (replica for replica in removable if not replica.is_ready), key=lambda replica: -replica.slot
     )
     replicas_by_node.subtract(replica.node for replica in ordered if replica.node)
+    excess.subtract(replica.node_group for replica in ordered)
+
+    def rank(replica: Replica) -> tuple[bool, int]:
+        return excess[replica.node_group] <= 0, -replicas_by_node[replica.node]
+
     queue = [
-        (-replicas_by_node[replica.node], -replica.slot, replica.name, replica)
-        for replica in removable
-        if replica.is_ready
+        (rank(replica), -replica.slot, replica.name, replica) for replica in removable if replica.is_ready
     ]
     heapq.heapify(queue)
     while queue:
-        counted, slot, name, replica = heapq.heappop(queue)
-        # The count in the heap is stale: a replica of the same node was taken after the count was pushed.
-        if -counted != replicas_by_node[replica.node]:
-            heapq.heappush(queue, (-replicas_by_node[replica.node], slot, name, replica))
+        ranked, slot, name, replica = heapq.heappop(queue)
+        # The rank in the heap is stale: a replica of the same node or group was taken after it was pushed.
+        if ranked != rank(replica):
+            heapq.heappush(queue, (rank(replica), slot, name, replica))
             continue
         ordered.append(replica)
+        excess[replica.node_group] -= 1
         if replica.node:
             replicas_by_node[replica.node] -= 1
     return ordered
