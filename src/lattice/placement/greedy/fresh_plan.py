@@ -1,6 +1,7 @@
 """Compare the present bill with that of a fresh plan: the cost if all services were placed again from nothing,
 and the moves that would release a machine."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,14 +14,15 @@ from lattice.kinds.meta.quantity import format_dollars, pluralize
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.replica_observation import is_terminating
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.place_all import place_all
-from lattice.placement.inputs.bill import BARE_WORKLOAD_PREFIX
+from lattice.placement.greedy.scale_down import broken_affinity
 from lattice.placement.model.costs import fleet_bill, fleet_costs
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import with_fields
-from lattice.placement.model.world import World
+from lattice.placement.model.world import ObjectKey, World, object_key
 
 # A larger fleet is not compared: a fresh plan of it takes too long for a reconcile. `lattice optimise`
 # compares fleets of every size.
@@ -39,31 +41,14 @@ class CostComparison:
 
 
 def is_comparable(fleet: Fleet) -> bool:
-    """Whether the fleet is small enough, and holds no workloads without a service, which no plan places."""
-    has_bare_workloads = any(name.startswith(BARE_WORKLOAD_PREFIX) for name in fleet.assignments)
-    return fleet.replicas.total <= MAX_COMPARED_REPLICAS and not has_bare_workloads
+    """Whether the fleet is small enough for a comparison."""
+    return fleet.replicas.total <= MAX_COMPARED_REPLICAS
 
 
 def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     """Compare the fleet with a fresh plan of the same services. Without a message the present bill is not
     higher, or the fresh plan places fewer replicas."""
-    # The world as if no machine had been bought yet and no service had been placed.
-    objects: dict[tuple[str, str, str], Kind] = {}
-    for key, obj in world.objects.items():
-        match obj:
-            case LatticeNode() if obj.is_joined_machine:
-                # Its owner makes it, so a fresh plan may use it as well.
-                objects[key] = with_fields(obj, spec=with_fields(obj.spec, cluster=""))
-            case LatticeCluster() | LatticeNode() | LatticeWorkload():
-                continue
-            case LatticeService():
-                objects[key] = with_fields(obj, status=with_fields(obj.status, placements=()))
-            case LatticeLedger():
-                status = msgspec.structs.replace(obj.status, machines={}, committed_micros=0)
-                objects[key] = msgspec.structs.replace(obj, status=status)
-            case _:
-                objects[key] = obj
-    fresh_world = replace(world, objects=objects)
+    fresh_world = unplaced_world(world)
     fresh = fresh_world.build_fleet()
     place_all(fresh_world.demands.values(), fresh)
     rates = (fleet_bill(fleet).total, fleet_bill(fresh).total)
@@ -86,6 +71,45 @@ def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     return CostComparison(*rates, dict.fromkeys(dearer or present_costs, message))
 
 
+def unplaced_world(world: World) -> World:
+    """The world as if no service had been placed. Machines with workloads that have no service stay, since no
+    plan places such workloads; joined machines belong to no cluster yet."""
+    bare = {
+        workload.status.binding.node
+        for workload in world.of_kind(LatticeWorkload)
+        if workload.status.binding and not workload.spec.service and not is_terminating(workload)
+    }
+    used: dict[str, Counter[str]] = {}
+    objects: dict[ObjectKey, Kind] = {}
+    for key, obj in world.objects.items():
+        match obj:
+            case LatticeNode() if obj.is_joined_machine:
+                objects[key] = with_fields(obj, spec=with_fields(obj.spec, cluster=""))
+            case LatticeNode():
+                if obj.metadata.name in bare:
+                    objects[key] = obj
+                    used.setdefault(obj.spec.cluster, Counter())[obj.spec.node_class] += 1
+            case LatticeWorkload():
+                if not obj.spec.service:
+                    objects[key] = obj
+            case LatticeService():
+                objects[key] = with_fields(obj, status=with_fields(obj.status, placements=()))
+            case LatticeLedger():
+                status = msgspec.structs.replace(obj.status, machines={}, committed_micros=0)
+                objects[key] = msgspec.structs.replace(obj, status=status)
+            case LatticeCluster():
+                continue
+            case _:
+                objects[key] = obj
+    for cluster in world.of_kind(LatticeCluster):
+        nodes = used.get(cluster.metadata.name)
+        if nodes:
+            objects[object_key(cluster)] = with_fields(
+                cluster, spec=with_fields(cluster.spec, nodes=dict(nodes))
+            )
+    return replace(world, objects=objects)
+
+
 def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[str, int]] | None:
     """The first machine, the fewest replicas first, whose replicas fit on the other machines; with its
     replicas by service."""
@@ -94,13 +118,19 @@ def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[
     rows = [
         row
         for row, kind in machines.machine_type.items()
-        if kind.rate and counts[row] and len(machines.cluster[row].machines) > machines.cluster[row].min_nodes
+        if kind.rate
+        and counts[row]
+        and counts[row].keys() <= demands.keys()
+        # A cluster keeps its minimum of machines while it has replicas on others.
+        and len(machines.cluster[row].machines) not in range(2, machines.cluster[row].min_nodes + 1)
     ]
+    broken = broken_affinity(fleet, demands)
     rows.sort(key=lambda row: (counts[row].total(), -machines.machine_type[row].rate, machines.names[row]))
     for row in rows[:MAX_TRIED_MACHINES]:
         residents, name = dict(sorted(counts[row].items())), machines.names[row]
         with fleet.what_if():
-            if _fits_elsewhere(demands, fleet, row, residents):
+            is_moved = _fits_elsewhere(demands, fleet, row, residents)
+            if is_moved and broken_affinity(fleet, demands) <= broken:
                 return name, residents
     return None
 
@@ -109,7 +139,8 @@ def _fits_elsewhere(
     demands: Mapping[str, Demand], fleet: Fleet, row: int, residents: Mapping[str, int]
 ) -> bool:
     """Move all replicas of the machine to other machines that exist."""
-    rows_before = set(fleet.machines.machine_type)
+    # Names, since the row of a dropped machine is used again.
+    machines_before = set(fleet.machines.row_of)
     for name in residents:
         for assignment in [candidate for candidate in fleet.assignments[name] if candidate.machine == row]:
             fleet.unassign(assignment)
@@ -117,4 +148,4 @@ def _fits_elsewhere(
     for name in residents:
         if not place(demands[name], fleet).is_complete:
             return False
-    return set(fleet.machines.machine_type) <= rows_before
+    return fleet.machines.row_of.keys() < machines_before

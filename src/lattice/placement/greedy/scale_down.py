@@ -1,11 +1,13 @@
-"""Choose the replicas that a service loses when its desired replica count shrinks."""
+"""Choose the replicas that a service loses when its desired replica count shrinks, and move the replicas of a
+machine that is to be released."""
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from lattice.lifecycle.rollout import first_on_machines, removals_by_machine
+from lattice.placement.greedy.affinity import broken_terms
 from lattice.placement.greedy.place import violated_rules
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
@@ -124,3 +126,39 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
         )
     # Reversed, because callers unassign from the last entry to the first.
     return chosen[::-1]
+
+
+def empty_machine(machine: int, targets: Sequence[int], fleet: Fleet, demands: Mapping[str, Demand]) -> bool:
+    """Move all replicas of the machine to the targets; without capacity, or if the move would break a required
+    affinity term of any service, move none and return False."""
+    broken, fits = broken_affinity(fleet, demands), fleet.groups.fits_on_machine
+    residents = [
+        assignment
+        for service in sorted(fleet.machines.replica_counts[machine])
+        for assignment in fleet.assignments[service]
+        if assignment.machine == machine
+    ]
+    # A replica that must be near another one is assigned after it.
+    residents.sort(key=lambda assignment: bool(demands[assignment.service].near_terms))
+    with fleet.attempt() as attempt:
+        for assignment in residents:
+            fleet.unassign(assignment)
+        for assignment in residents:
+            demand = demands[assignment.service]
+            target = next((row for row in targets if row != machine and fits(demand, row)), None)
+            if target is None:
+                break
+            fleet.assign_replica(demand, target)
+        else:
+            attempt.succeeded = broken_affinity(fleet, demands) <= broken
+    return attempt.succeeded
+
+
+def broken_affinity(fleet: Fleet, demands: Mapping[str, Demand]) -> set[tuple[str, str]]:
+    """The services whose required affinity terms the fleet breaks, each with the term."""
+    return {
+        (name, term)
+        for name, demand in demands.items()
+        if demand.own_terms
+        for term in broken_terms(demand, fleet)
+    }
