@@ -86,6 +86,8 @@ class Machine:
     lie: Lie
     session: Session | None = None
     is_silent: bool = False
+    # Virtual time before which the agent does not run yet.
+    boots_until: float = 0.0
     sent: dict[str, DesiredRun] = field(default_factory=dict)
     applied_sequence: int = 0
     # By workload path: the run that the machine executes, and the time at which it is ready.
@@ -129,6 +131,8 @@ class ControlWorld:
         self.created: Counter[tuple[str, str]] = Counter()
         self.created_at: list[tuple[float, str, str, str]] = []
         self.lies: dict[str, Lie] = {}
+        # By node: the seconds from the creation of a machine to the first contact of its agent.
+        self.boot_s: dict[str, float] = {}
         # Services whose replicas exit at once.
         self.crashing: set[str] = set()
         self._dirty: dict[str, None] = {}
@@ -269,7 +273,9 @@ class ControlWorld:
         machine = self.machines[spec.node] = Machine(spec, self.lies.get(spec.node_class, Lie()))
         self.created[spec.cluster, spec.node_class] += 1
         self.created_at.append((self.loop.time(), spec.cluster, spec.node_class, spec.node))
-        self.loop.call_later(BOOT_S, lambda: self._mark(machine.spec.node))
+        boot_s = self.boot_s.get(spec.node, BOOT_S)
+        machine.boots_until = self.loop.time() + boot_s
+        self.loop.call_later(boot_s, lambda: self._mark(machine.spec.node))
 
     def _machine_removed(self, node: str) -> None:
         self.machines.pop(node, None)
@@ -312,7 +318,8 @@ class ControlWorld:
             names, self._dirty = list(self._dirty), {}
             for name in names:
                 machine = self.machines.get(name)
-                if machine is not None and not machine.is_silent:
+                is_up = machine is not None and self.loop.time() >= machine.boots_until
+                if machine is not None and is_up and not machine.is_silent:
                     try:
                         await self._contact(machine)
                     except (SessionRejected, Conflict):

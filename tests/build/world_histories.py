@@ -223,6 +223,9 @@ class HistoryPlayer:
                 taints = tuple(taint for taint in node.spec.taints if taint.key != DRAINING_TAINT)
                 await self.world.change_node(node.metadata.name, unschedulable=False, taints=taints)
 
+    async def wait(self, seconds: float) -> None:
+        await self.world.sleep(seconds)
+
     async def lose(self, number: int) -> None:
         if names := self._machines():
             self.lost_machines += 1

@@ -431,8 +431,8 @@ class Remediation(Part):
         bool,
         Meta(
             description=(
-                "true: an empty, ready machine did not accept a replica; no more such machines are bought "
-                "until the spec of the service or of the class changes."
+                "true: an empty, ready machine did not accept a replica; no more such machines are bought for "
+                "replicas of this shape until the spec of the class changes."
             )
         ),
     ] = False
@@ -444,6 +444,15 @@ class Remediation(Part):
     ] = ""
     need: Annotated[str, Meta(description="What the replica needs.")] = ""
     have: Annotated[str, Meta(description="What the machine or the budget has.")] = ""
+    shape: Annotated[
+        str,
+        Meta(
+            description=(
+                "Digest of what a replica asks of a machine. The record holds for this shape; a record without a "
+                "shape holds for one generation of the service."
+            )
+        ),
+    ] = ""
     generation: Annotated[int, Meta(description="Generation of the service.")] = 0
     class_generation: Annotated[int, Meta(description="Generation of the class.")] = 0
 

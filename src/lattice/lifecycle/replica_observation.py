@@ -1,6 +1,7 @@
 """Observations of the replicas of services: bound, unschedulable, updated and terminating replicas, and nodes
 that have joined."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -395,3 +396,9 @@ def machine_needs(spec: WorkloadSpec) -> Hashable:
         tuple(sorted({container.runtime for container in spec.containers.values()})),
         msgspec.json.encode(constraints.affinity, order="sorted"),
     )
+
+
+def replica_shape(spec: WorkloadSpec) -> str:
+    """Return a digest of what a replica asks of a machine: replicas of equal shape fit on the same machines."""
+    ports = [container.ports for _, container in sorted(spec.containers.items())]
+    return hashlib.sha256(msgspec.json.encode((machine_needs(spec), ports))).hexdigest()[:12]

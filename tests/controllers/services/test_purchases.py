@@ -127,8 +127,12 @@ def test_machines_that_refuse_for_their_own_reason_are_released() -> None:
     assert (record.refused, record.offer, record.node_class) == (True, "lab", "big")
     assert record.reason == "the empty node lab-001-big-2 did not accept a replica"
     assert len(fleet.events("MachineRefused")) == 1
-    # Another spec of the service may fit: one more machine is tried.
-    fleet.add_service("train", version=2)
+    # A new version and more replicas ask the same of a machine.
+    fleet.add_service("train", version=2, replicas=2)
+    fleet.wait(60)
+    assert len(fleet.made) == 2
+    # Other requests may fit: one more machine is tried.
+    fleet.add_service("train", version=2, cores=0.3)
     fleet.wait(60)
     assert fleet.ready() == {"train": 1}
     assert len(fleet.made) == 3
@@ -343,15 +347,56 @@ def test_layout_above_a_fresh_plan_says_what_would_lower_it() -> None:
     fleet.wait(60)
     assert fleet.bill() == 2 * SMALL_RATE
     assert not fleet.events("CostsMore")
-    for name in "ab":
+    by_node: dict[str, list[str]] = {}
+    for name in "abcdef":
+        by_node.setdefault(fleet.node_of(f"{name}-0"), []).append(name)
+    full, half = sorted(by_node.values(), key=len, reverse=True)
+    assert (len(full), len(half)) == (4, 2)
+    for name in full[:2]:
         fleet.scale(name, 0)
     fleet.wait(60)
-    if fleet.bill() == SMALL_RATE:
-        return
-    messages = fleet.events("CostsMore")
-    assert messages
-    assert all(
-        message.startswith("a fresh plan costs $0.05/h, this one $0.10/h; moving ")
-        and "would release machine lab-001-small-" in message
-        for message in messages
-    )
+    # Two replicas on each machine: one machine would hold all four, and no healthy replica is stopped for it.
+    assert fleet.bill() == 2 * SMALL_RATE
+    stale = {name: fleet.condition(LatticeService, name, "PlacementStale") for name in "abcdef"}
+    named = [name for name, condition in stale.items() if condition.status == "True"]
+    assert named in (full[2:], half)
+    moves = " and ".join(f"1 replica of default/{name}" for name in named).replace(" and ", ", ")
+    node = next(node for node, names in by_node.items() if named[0] in names)
+    message = f"a fresh plan costs $0.05/h, this one $0.10/h; moving {moves} would release machine {node}"
+    assert {(stale[name].reason, stale[name].message) for name in named} == {("CostsMore", message)}
+    assert fleet.events("CostsMore") == [message] * 2
+    # What the message proposes ends the condition.
+    fleet.drain(node)
+    fleet.wait(120)
+    assert fleet.bill() == SMALL_RATE
+    for name in named:
+        assert fleet.condition(LatticeService, name, "PlacementStale").status == "False"
+    assert len(fleet.events("CostsMore")) == 2
+
+
+@in_own_process
+def test_new_leader_keeps_the_back_off() -> None:
+    """Every machine dies soon after it came, and so does every leader."""
+    fleet = SimFleet(servers=3)
+    fleet.add_class("small")
+    fleet.add_pool("lab", "small")
+    fleet.add_service("a")
+    fleet.wait(20)
+    attempts = []
+    for round_number in range(30):
+        for machine in list(fleet.world.machines.values()):
+            machine.lose_power()
+        if round_number % 5 == 4:
+            dead = fleet.world.leader().name
+            fleet.kill(dead)
+            fleet.wait(30)
+            fleet.start(dead)
+            fleet.wait(30)
+        else:
+            fleet.wait(60)
+        records = fleet.object(LatticeService, "a").status.remediation
+        attempts.append(max((record.attempts for record in records), default=0))
+    # Half an hour: without a back-off a machine every 40 to 60 s, with one that every leader begins anew, ten.
+    assert 3 <= len(fleet.made) <= 8
+    assert attempts == sorted(attempts)
+    assert max(attempts) >= 3

@@ -4,30 +4,38 @@ with the fewest new machines, or with a verdict.
 Replicas that are not running anyway give up their machine in the trial fleet and are placed again, by
 priority, in the same rounds as every missing replica; so the replicas of one lost machine share its
 replacement. Every purchase is counted on the service, and the next one waits for a back-off. A class whose
-empty machine did not accept a replica is not bought again for the service.
+empty machine did not accept a replica is not bought again for replicas of its shape, of whichever service. Until
+a machine of the class has accepted a replica of the shape, one such machine at a time is bought in a cluster; a
+gang, whose replicas bind together, gets all its machines at once.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-
-import msgspec
+from functools import cached_property
 
 from lattice.kinds.meta.conditions import find_condition
-from lattice.kinds.meta.timestamps import format_timestamp, parse_time, parse_timestamp
+from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import PROGRESSING_CONDITION, ROLLOUT_COMPLETE, SCALE_DOWN_WAITS
 from lattice.kinds.service import Remediation as RemediationRecord
-from lattice.lifecycle.replica_observation import ReplicaObservation, has_joined
+from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.replica_observation import (
+    ReplicaObservation,
+    has_joined,
+    is_terminating,
+    replica_shape,
+)
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.place import place
+from lattice.placement.greedy.scale_down import empty_machine
 from lattice.placement.greedy.unschedulable import (
     closed_cluster,
-    growable_type,
     growth_blocker,
+    machine_type_for,
     node_group_of,
 )
+from lattice.placement.inputs.purchase_records import PurchaseRecords, purchase_time
 from lattice.placement.model.current_state import SURGE_PREFIX
 from lattice.placement.model.demand import Demand, MachineRefusal
 from lattice.placement.model.fleet import Fleet
@@ -35,12 +43,6 @@ from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.machine_catalog import fits_empty_machine
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.world import World
-
-# The back-off after the first purchase for a service; it doubles with every further purchase.
-FIRST_BACKOFF = timedelta(seconds=30)
-MAX_BACKOFF = timedelta(hours=1)
-# Purchases are forgotten after this time without an unschedulable replica.
-FORGET_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,11 @@ class JointRemediation:
     remediations: dict[str, list[Remediation]] = field(default_factory=dict)
     # Services whose placement or machines this decision changes before the placement rounds.
     changed_services: dict[str, None] = field(default_factory=dict)
-    _records: dict[str, dict[tuple[str, str], RemediationRecord]] = field(default_factory=dict)
     _released: dict[str, Counter[NodeGroupKey]] = field(default_factory=dict)
+    # By service: its replicas by node group before this decision.
+    _assigned: dict[str, Counter[NodeGroupKey]] = field(default_factory=dict)
+    # Gangs whose unschedulable replicas all fit on machines that have joined.
+    _fitting_gangs: set[str] = field(default_factory=set)
     # By ledger and service: the rate of a machine that the hard limit of the ledger refuses.
     refused_rates: dict[str, dict[str, int]] = field(default_factory=dict)
     # Rows of machines that this decision buys.
@@ -104,11 +109,14 @@ class JointRemediation:
         nodes = self.world.of_kind(LatticeNode)
         # A node that was created a moment ago has no Ready condition yet: its machine is still coming.
         self._joined = {node.metadata.name for node in nodes if has_joined(node)}
-        self._rows_before = set(self.fleet.machines.machine_type)
-        for name, service in self.world.services.items():
-            if service.status.remediation:
-                valid = self.world.valid_remediation(service)
-                self._records[name] = {(record.offer, record.node_class): record for record in valid}
+        # Names, since the row of a dropped machine is used again.
+        self._machines_before = set(self.fleet.machines.row_of)
+        stored = {
+            name: self.world.valid_remediation(service)
+            for name, service in self.world.services.items()
+            if service.status.remediation
+        }
+        self._records = PurchaseRecords(stored, self.world.now, self._new_record)
 
     def release(self) -> None:
         """Take back the assignments of unschedulable replicas that no machine will accept, and buy machines
@@ -125,8 +133,10 @@ class JointRemediation:
             for assignment in assignments[::-1][:count]:
                 self.fleet.unassign(assignment)
                 detached.append(_Detached(self.demands[name], node_group, assignment))
+        self._fitting_gangs = self._find_fitting_gangs(detached)
+        partners = self._near_partners({replica.demand.name for replica in detached})
         for replica in detached:
-            self._answer(replica)
+            self._answer(replica, is_joint=replica.demand.name in partners)
         for name, node_group, count in surges:
             for _ in range(count):
                 self._answer_surge(self.demands[name], node_group)
@@ -144,6 +154,7 @@ class JointRemediation:
             assigned = Counter(
                 node_group_of(self.fleet, assignment) for assignment in self.fleet.assignments.get(name, ())
             )
+            self._assigned[name] = assigned
             for node_group, count in sorted(self.observation.unschedulable[name].items()):
                 if node_group in self.skipped or node_group[0] not in self.fleet.clusters:
                     continue
@@ -155,15 +166,45 @@ class JointRemediation:
                     surges.append((name, node_group, count - unbound))
         return placed, surges
 
-    def _answer(self, replica: _Detached) -> None:
+    def _find_fitting_gangs(self, detached: list[_Detached]) -> set[str]:
+        gangs = {replica.demand.gang for replica in detached} - {""}
+        with self.fleet.what_if():
+            for replica in detached:
+                demand = replica.demand
+                if demand.gang in gangs:
+                    row = self._machine_with_capacity(demand, replica.node_group, is_coming=False)
+                    if row is None:
+                        gangs.discard(demand.gang)
+                    else:
+                        self.fleet.assign_replica(demand, row)
+        return gangs
+
+    def _near_partners(self, detached: set[str]) -> set[str]:
+        """The services with unschedulable replicas that must share a cluster or machine with such a replica of
+        another service."""
+        partners: set[str] = set()
+        for name in detached:
+            for term in self.demands[name].near_terms:
+                targets = detached.intersection(term.targets) - {name}
+                if term.is_local and targets:
+                    partners |= {name, *targets}
+        return partners
+
+    def _answer(self, replica: _Detached, *, is_joint: bool) -> None:
+        """Find a machine for the replica. With `is_joint`, the placement rounds place it together with the replicas
+        that it must be near."""
         demand, node_group = replica.demand, replica.node_group
         name, cluster = demand.name, self.fleet.clusters[node_group[0]]
         demand = replica.demand = self.demands[name]
+        is_waiting = name in self.rejected or self._is_backing_off(name, cluster, node_group[1])
+        if is_joint and not is_waiting:
+            self._release(replica)
+            return
         row = self._machine_with_capacity(demand, node_group, is_coming=True)
         if row is not None:
             self.fleet.assign_replica(demand, row)
             return
-        if name in self.rejected or self._is_backing_off(name, cluster, node_group[1]):
+        if is_waiting:
             self.fleet.assign(replica.assignment)
             return
         if self._machine_with_capacity(demand, node_group, is_coming=False) is not None:
@@ -174,28 +215,54 @@ class JointRemediation:
             if not self._move(demand, node_group):
                 self.fleet.assign(replica.assignment)
             return
-        # While no machine of the class has proved that it takes the replicas of the service, one at a time
-        # gets a machine.
+        # While no machine of the class has proved that it takes replicas of the shape, one at a time gets a
+        # machine.
         if (
-            self._may_help(demand, cluster, node_group[1])
+            not demand.gang
+            and self._may_help(demand, cluster, node_group[1])
             and not self._is_proven(name, cluster, node_group[1])
-            and (
-                self._released.get(name)
-                or any(
-                    self._is_coming(assignment.machine) for assignment in self.fleet.assignments.get(name, ())
-                )
-            )
+            and self._is_in_flight(name, node_group)
         ):
             self.fleet.assign(replica.assignment)
             return
         self._release(replica)
+
+    def _is_in_flight(self, name: str, node_group: NodeGroupKey) -> bool:
+        """Whether a machine is about to be bought, or is coming, for a waiting replica of the shape of the
+        service: for the service itself in whichever cluster, for other services in the node group."""
+        own_rows = [assignment.machine for assignment in self.fleet.assignments.get(name, ())]
+        if self._released.get(name) or any(map(self._is_coming, own_rows)):
+            return True
+        for peer in self._peers(name):
+            if self._released.get(peer, Counter())[node_group]:
+                return True
+            for assignment in self.fleet.assignments.get(peer, ()):
+                is_coming = self._is_coming(assignment.machine)
+                if is_coming and node_group_of(self.fleet, assignment) == node_group:
+                    return True
+        return False
+
+    def _peers(self, name: str) -> list[str]:
+        """The other services with unschedulable replicas of the same shape."""
+        shape = self.world.shape_of(self.world.services[name])
+        return [peer for peer in self._waiting_by_shape.get(shape, ()) if peer != name]
+
+    @cached_property
+    def _waiting_by_shape(self) -> dict[str, list[str]]:
+        waiting: dict[str, list[str]] = {}
+        for name in self.observation.unschedulable:
+            if service := self.world.services.get(name):
+                waiting.setdefault(self.world.shape_of(service), []).append(name)
+        return waiting
 
     def _answer_disagreement(self, replica: _Detached, cluster: Cluster) -> None:
         """The trial fleet has a machine for the replica, and the scheduler rejects the machine: by a taint, a
         port, or another filter that placement does not know."""
         demand, node_group = replica.demand, replica.node_group
         refusing = self._refusing_node(demand, cluster, node_group)
-        if cluster.name in self.observation.terminating_clusters:
+        # A gang binds only as a whole: a machine that is there before the others has refused nothing.
+        is_gang_waiting = bool(demand.gang) and demand.gang not in self._fitting_gangs
+        if is_gang_waiting or cluster.name in self.observation.terminating_clusters:
             self.fleet.assign(replica.assignment)
         elif refusing:
             # Record that an empty machine of the class did not accept a replica.
@@ -205,7 +272,10 @@ class JointRemediation:
             have = shortage.have if shortage and (is_named or not shortage.need) else ""
             offer = self.fleet.offers[cluster.offer_row].name
             refusal = MachineRefusal(offer, node_group[1], need, have)
-            self.demands[demand.name] = replace(demand, refusals=(*demand.refusals, refusal))
+            for name in (demand.name, *self._peers(demand.name)):
+                if (offer, node_group[1]) not in self.demands[name].refused_types:
+                    refusals = (*self.demands[name].refusals, refusal)
+                    self.demands[name] = replace(self.demands[name], refusals=refusals)
             reason = f"the empty node {refusing} did not accept a replica"
             self._update(
                 demand.name, cluster, node_group[1], refused=True, reason=reason, need=need, have=have
@@ -225,12 +295,11 @@ class JointRemediation:
         A node that a user has changed, such as by a taint, says something about its class only if a second
         machine was bought.
         """
-        record = self._record(demand.name, cluster, node_group[1])
+        record = self._last_purchase(demand.name, cluster, node_group[1])
         if self._is_proven(demand.name, cluster, node_group[1]) and not record.attempts:
             return ""
-        bought_at = parse_time(self.world.services[demand.name].status.last_scheduled)
-        if record.attempts and record.next_at:
-            bought_at = parse_timestamp(record.next_at) - _backoff(record.attempts)
+        last_scheduled = parse_time(self.world.services[demand.name].status.last_scheduled)
+        bought_at = purchase_time(record) or last_scheduled
         for node in self.observation.idle_nodes.get(node_group, ()):
             created_at = parse_time(node.created_at)
             is_newer = bought_at is None or (created_at is not None and created_at >= bought_at)
@@ -311,8 +380,11 @@ class JointRemediation:
         return self.fleet.machines.names[row] not in self._joined
 
     def _awaits_machines(self, node_group: NodeGroupKey) -> bool:
-        return node_group not in self.observation.blocked and any(
-            map(self._is_coming, self._rows_of(node_group))
+        """Whether a machine of the node group is coming, or is bought by this decision."""
+        is_blocked = node_group in self.observation.blocked
+        return any(
+            row in self._fresh or (not is_blocked and self._is_coming(row))
+            for row in self._rows_of(node_group)
         )
 
     def _may_help(self, demand: Demand, cluster: Cluster, node_class: str) -> bool:
@@ -321,12 +393,25 @@ class JointRemediation:
         return any(kind.name == node_class and fits_empty_machine(demand, kind) for kind in types)
 
     def _is_proven(self, name: str, cluster: Cluster, node_class: str) -> bool:
-        """Whether a replica of the service is bound to a machine of the class in the offer."""
-        for bound_cluster, bound_class in self.observation.bound.get(name, ()):
-            bound = self.fleet.clusters.get(bound_cluster)
-            if bound is not None and (bound.offer_row, bound_class) == (cluster.offer_row, node_class):
-                return True
-        return False
+        """Whether a replica of this shape, of any service, is bound to a machine of the class in the offer."""
+        shape = self.world.shape_of(self.world.services[name])
+        return (shape, cluster.offer_row, node_class) in self._proven_types
+
+    @cached_property
+    def _proven_types(self) -> frozenset[tuple[str, int, str]]:
+        """Shape, offer row and class of every bound replica."""
+        machines, shapes = self.fleet.machines, dict[str, str]()
+        proven = set()
+        for workload in self.world.of_kind(LatticeWorkload):
+            binding = workload.status.binding
+            row = machines.row_of.get(binding.node) if binding else None
+            if row is None or not workload.spec.service or is_terminating(workload):
+                continue
+            shape = shapes.get(workload.spec.revision)
+            if shape is None:
+                shape = shapes[workload.spec.revision] = replica_shape(workload.spec)
+            proven.add((shape, machines.cluster[row].offer_row, machines.machine_type[row].name))
+        return frozenset(proven)
 
     def _release(self, replica: _Detached) -> None:
         """Leave the replica to the placement rounds."""
@@ -337,8 +422,8 @@ class JointRemediation:
     def _buy(self, demand: Demand, cluster: Cluster, node_class: str) -> int | None:
         """Add one machine of the class to the cluster if limits and budgets allow it, and record the reason
         if they do not."""
-        kind = growable_type(self.fleet, cluster, node_class)
-        if kind is None or not fits_empty_machine(demand, kind):
+        kind = machine_type_for(demand, self.fleet, cluster, node_class)
+        if kind is None:
             blocker = growth_blocker(demand, self.fleet, cluster, node_class)
             self._update(
                 demand.name, cluster, node_class, reason=blocker.text, need=blocker.need, have=blocker.have
@@ -375,7 +460,8 @@ class JointRemediation:
             return False
         for name, node_class in sorted(coming):
             self._count_attempt(demand.name, self.fleet.clusters[name], node_class)
-        self._fresh |= rows - self._rows_before
+        names = self.fleet.machines.names
+        self._fresh |= {row for row in rows if names[row] not in self._machines_before}
         self.changed_services[demand.name] = None
         self.unsettled_clusters.add(cluster.name)
         self._count(demand.name, Remediation((cluster.name, ""), 1, is_moved=True))
@@ -386,70 +472,59 @@ class JointRemediation:
 
     def finish(self) -> None:
         """Count the purchases that the placement rounds made for released replicas."""
-        bought_rows = set(self.fleet.machines.machine_type) - self._rows_before - self._fresh
+        names = self.fleet.machines.names
+        fresh = {names[row] for row in self._fresh if row in self.fleet.machines.machine_type}
+        bought = set(self.fleet.machines.row_of) - self._machines_before - fresh
         for name in sorted(self._released, key=lambda name: _by_priority(self.demands[name])):
             assigned: Counter[NodeGroupKey] = Counter()
             machines: Counter[NodeGroupKey] = Counter()
             for assignment in self.fleet.assignments.get(name, ()):
-                row, node_group = assignment.machine, node_group_of(self.fleet, assignment)
-                if row in self._rows_before:
+                machine, node_group = names[assignment.machine], node_group_of(self.fleet, assignment)
+                if machine in self._machines_before:
                     continue
                 assigned[node_group] += 1
-                if row in bought_rows:
-                    bought_rows.discard(row)
+                if machine in bought:
+                    bought.discard(machine)
                     machines[node_group] += 1
             for node_group, count in sorted(assigned.items()):
                 self._count(name, Remediation(node_group, count, machines[node_group]))
                 # Services that share a bought machine have all tried the class then.
                 self._count_attempt(name, self.fleet.clusters[node_group[0]], node_group[1])
-            elsewhere = self._released[name].total() - assigned.total()
-            if elsewhere > 0 and self.fleet.replicas.count(name) >= self.demands[name].replicas:
-                self._count(name, Remediation(min(self._released[name]), elsewhere, is_moved=True))
+            staying = Counter(
+                node_group_of(self.fleet, assignment) for assignment in self.fleet.assignments.get(name, ())
+            )
+            moved = (self._assigned[name] - staying).total() - assigned.total()
+            if moved > 0 and self.fleet.replicas.count(name) >= self.demands[name].replicas:
+                self._count(name, Remediation(min(self._released[name]), moved, is_moved=True))
 
     def records(self, name: str) -> tuple[RemediationRecord, ...]:
         """The records of the service after this decision, by offer and class."""
-        is_waiting = name in self.observation.unschedulable
-        records = []
-        for _, record in sorted(self._records.get(name, {}).items()):
-            current = record
-            if not is_waiting and not record.refused and record.reason:
-                current = msgspec.structs.replace(record, reason="", need="", have="")
-            if (
-                not is_waiting
-                and not current.refused
-                and not current.surge_machines
-                and self._is_old(current)
-            ):
-                continue
-            records.append(current)
-        return tuple(records)
+        return self._records.to_store(name, is_waiting=name in self.observation.unschedulable)
 
     def surge_returns(self, is_settled: Mapping[str, bool]) -> list[SurgeReturn]:
         """The machines that were bought for surge replicas and are not needed any more, after the updates
         have ended; records of surge machines that cannot be given back are cleared."""
         returns: list[SurgeReturn] = []
-        names: dict[NodeGroupKey, list[str]] = {}
-        for name, records in self._records.items():
-            for record in records.values():
-                node_group = (record.cluster, record.node_class)
-                if record.surge_machines and node_group[0] in self.fleet.clusters:
-                    names.setdefault(node_group, []).append(name)
-                elif record.surge_machines:
-                    self._clear_surge(name, record)
-        for node_group, updated in sorted(names.items()):
+        updated: dict[NodeGroupKey, dict[str, RemediationRecord]] = {}
+        for name, record in self._records.with_surge_machines():
+            if record.cluster in self.fleet.clusters:
+                updated.setdefault((record.cluster, record.node_class), {})[name] = record
+            else:
+                self._records.update(name, record, surge_machines=0)
+        for node_group, records in sorted(updated.items()):
             if not is_settled[node_group[0]]:
                 continue
             # An update that was paused and has no surge replica any more does not need the machine.
-            running = [name for name in updated if not self._is_paused(name)]
+            running = [name for name in records if not self._is_paused(name)]
             if any(name not in self.observation.rolled_out for name in running):
                 continue
-            returned = self._releasable_machine(node_group, set(updated))
-            if returned is not None:
+            for _ in range(sum(record.surge_machines for record in records.values())):
+                returned = self._releasable_machine(node_group, set(records))
+                if returned is None:
+                    break
                 returns.append(returned)
-            for name in updated:
-                for record in list(self._records[name].values()):
-                    if (record.cluster, record.node_class) == node_group:
-                        self._clear_surge(name, record)
+            for name, record in records.items():
+                self._records.update(name, record, surge_machines=0)
         return returns
 
     def _is_paused(self, name: str) -> bool:
@@ -460,106 +535,66 @@ class JointRemediation:
         return progress.reason not in (ROLLOUT_COMPLETE, SCALE_DOWN_WAITS)
 
     def _releasable_machine(self, node_group: NodeGroupKey, updated: set[str]) -> SurgeReturn | None:
-        """The bought machine with the fewest replicas, all of updated services, whose replicas fit on the other
-        machines of the node group; the trial fleet loses the machine."""
+        """A machine of the node group with replicas of updated services only, which fit on the other machines of
+        the group; the trial fleet loses the machine."""
         fleet, cluster = self.fleet, self.fleet.clusters[node_group[0]]
         if len(cluster.machines) <= cluster.min_nodes:
             return None
-        counts = fleet.machines.replica_counts
+        counts, rows = fleet.machines.replica_counts, list(self._rows_of(node_group))
         candidates = [
             row
-            for row in self._rows_of(node_group)
+            for row in rows
             if counts[row]
             and counts[row].keys() <= updated
             and not fleet.machines.machine_type[row].is_joined
+            and not self._is_coming(row)
         ]
         for row in sorted(candidates, key=lambda row: (counts[row].total(), fleet.machines.names[row])):
-            name = fleet.machines.names[row]
-            if self._is_coming(row):
-                continue
-            residents = [
-                assignment
-                for service in sorted(counts[row])
-                for assignment in fleet.assignments[service]
-                if assignment.machine == row
-            ]
-            services = tuple(sorted(counts[row]))
-            with fleet.attempt() as attempt:
-                attempt.succeeded = self._refit(residents, node_group, row)
-                if attempt.succeeded:
-                    fleet.inventory.drop_machine(row)
-            if attempt.succeeded:
-                return SurgeReturn(node_group, name, services)
+            returned = SurgeReturn(node_group, fleet.machines.names[row], tuple(sorted(counts[row])))
+            if empty_machine(row, rows, fleet, self.demands):
+                fleet.inventory.drop_machine(row)
+                return returned
         return None
-
-    def _refit(self, residents: list[Assignment], node_group: NodeGroupKey, row: int) -> bool:
-        targets = [target for target in self._rows_of(node_group) if target != row]
-        for assignment in residents:
-            demand = self.demands[assignment.service]
-            self.fleet.unassign(assignment)
-            fits = self.fleet.groups.fits_on_machine
-            feasible = next((target for target in targets if fits(demand, target)), None)
-            if feasible is None:
-                return False
-            self.fleet.assign_replica(demand, feasible)
-        return True
-
-    def _clear_surge(self, name: str, record: RemediationRecord) -> None:
-        key = (record.offer, record.node_class)
-        self._records[name][key] = msgspec.structs.replace(record, surge_machines=0)
 
     def _count(self, name: str, remediation: Remediation) -> None:
         self.remediations.setdefault(name, []).append(remediation)
 
-    def _record(self, name: str, cluster: Cluster, node_class: str) -> RemediationRecord:
-        offer = self.fleet.offers[cluster.offer_row].name
-        record = self._records.get(name, {}).get((offer, node_class))
-        if record is not None:
-            return record
+    def _new_record(self, name: str, offer: str, node_class: str) -> RemediationRecord:
+        service = self.world.services[name]
         return RemediationRecord(
             offer=offer,
             node_class=node_class,
-            cluster=cluster.name,
-            generation=self.world.services[name].metadata.generation,
+            shape=self.world.shape_of(service),
+            generation=service.metadata.generation,
             class_generation=self.world.class_generation(node_class),
         )
 
+    def _record(self, name: str, cluster: Cluster, node_class: str) -> RemediationRecord:
+        return self._records.get(name, self.fleet.offers[cluster.offer_row].name, node_class)
+
     def _update(self, name: str, cluster: Cluster, node_class: str, **fields: object) -> None:
-        record = msgspec.structs.replace(
-            self._record(name, cluster, node_class), cluster=cluster.name, **fields
-        )
-        self._records.setdefault(name, {})[record.offer, record.node_class] = record
+        record = self._record(name, cluster, node_class)
+        shape = self.world.shape_of(self.world.services[name])
+        self._records.update(name, record, cluster=cluster.name, shape=shape, **fields)
 
     def _count_attempt(self, name: str, cluster: Cluster, node_class: str) -> None:
-        attempts = self._record(name, cluster, node_class).attempts + 1
-        next_at = None
-        if self.world.now is not None:
-            next_at = format_timestamp(self.world.now + _backoff(attempts))
-        self._update(
-            name, cluster, node_class, attempts=attempts, next_at=next_at, reason="", need="", have=""
-        )
+        self._update(name, cluster, node_class)
+        self._records.count_attempt(name, self._record(name, cluster, node_class))
+
+    def _last_purchase(self, name: str, cluster: Cluster, node_class: str) -> RemediationRecord:
+        """The record of the last purchase for the service; for its shape, while no machine has accepted a replica of
+        the shape."""
+        record = self._record(name, cluster, node_class)
+        if self._is_proven(name, cluster, node_class):
+            return record
+        records = [record, *(self._record(peer, cluster, node_class) for peer in self._peers(name))]
+        return max(records, key=lambda candidate: (candidate.attempts, candidate.next_at or ""))
 
     def _is_backing_off(self, name: str, cluster: Cluster, node_class: str) -> bool:
-        next_at = self._record(name, cluster, node_class).next_at
-        now: datetime | None = self.world.now
-        if next_at is None or now is None:
-            return False
-        # A time far ahead of this clock was written by a leader whose clock was ahead (I-33).
-        return now < parse_timestamp(next_at) <= now + MAX_BACKOFF
-
-    def _is_old(self, record: RemediationRecord) -> bool:
-        if record.next_at is None or self.world.now is None:
-            return True
-        age = self.world.now - parse_timestamp(record.next_at)
-        return not -MAX_BACKOFF <= age < FORGET_AFTER
+        return self._records.is_backing_off(self._last_purchase(name, cluster, node_class))
 
 
 def _by_priority(demand: Demand) -> tuple[int, int, int, str]:
     """Higher priority first, then the larger replica, then the name."""
     needs = demand.effective_needs
     return (-demand.priority, -needs.get("cpu", 0), -needs.get("memory", 0), demand.name)
-
-
-def _backoff(attempts: int) -> timedelta:
-    factor: int = 2 ** (min(attempts, 10) - 1)
-    return min(FIRST_BACKOFF * factor, MAX_BACKOFF)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lattice.kinds.meta.quantity import format_dollars
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -73,6 +74,8 @@ def growth_blocker(demand: Demand, fleet: Fleet, cluster: Cluster, node_class: s
         return GrowthBlocker(f"{offer.name} no longer offers class {node_class}")
     if not fits_empty_machine(demand, kind):
         return GrowthBlocker(f"no machine of class {node_class} in {offer.name} fits a replica")
+    if term := _neighbour_on_node(demand, fleet):
+        return GrowthBlocker(f"a replica must share its machine: {term}, and a new machine is empty")
     limit = min(cluster.max_nodes, offer.limits.nodes_per_cluster)
     if len(cluster.machines) >= limit:
         have = f"{len(cluster.machines)} of {limit}"
@@ -155,6 +158,25 @@ def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) ->
     return has_usable_price and machine_type.rate <= fleet.ledgers.headroom(
         cluster.offer_row, cluster.overflow_source
     )
+
+
+def machine_type_for(demand: Demand, fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
+    """Return the machine type if the cluster may get one more machine of the type and the machine, while empty,
+    accepts a replica; else None."""
+    kind = growable_type(fleet, cluster, name)
+    if kind is None or not fits_empty_machine(demand, kind) or _neighbour_on_node(demand, fleet):
+        return None
+    return kind
+
+
+def _neighbour_on_node(demand: Demand, fleet: Fleet) -> AffinityTerm | None:
+    """Return the required term by which a replica needs a neighbour on its machine; None if there is no such
+    term, or the term waits for its first replica."""
+    for term in demand.near_terms:
+        is_first = demand.name in term.targets and not any(map(fleet.replicas.count, term.targets))
+        if term.key == "node" and not is_first:
+            return term
+    return None
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPol
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, Remediation, service_key
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.replica_observation import replica_shape
+from lattice.lifecycle.replica_template import workload_template
 from lattice.placement.affinity.index import AffinityIndex, AffinityMember, bare_members, service_member
 from lattice.placement.affinity.terms import AffinityTerm
 from lattice.placement.inputs.bill import Bill, RecordedMachines, recorded_bill
@@ -313,11 +315,9 @@ class World:
             if offer.reservation and offer.reservation.admits(labels)
         )
         callers = tuple(self._callers.get(service_key(service), ()))
-        refusals = tuple(
-            MachineRefusal(record.offer, record.node_class, record.need, record.have)
-            for record in self.valid_remediation(service)
-            if record.refused
-        )
+        refusals: tuple[MachineRefusal, ...] = ()
+        if self._refusals:
+            refusals = self._refusals.get(self.shape_of(service), ())
         terms = self.affinity_terms(service)
         inputs = (
             service_key(service),
@@ -337,14 +337,54 @@ class World:
             )
         return cached[1]
 
+    @cached_property
+    def _refusals(self) -> dict[str, tuple[MachineRefusal, ...]]:
+        """By shape: the offers and classes whose machines refused a replica of the shape, of whichever service."""
+        refusals: dict[str, dict[tuple[str, str], MachineRefusal]] = {}
+        for service in self.services.values():
+            for record in self.valid_remediation(service) if service.status.remediation else ():
+                if record.refused:
+                    refusal = MachineRefusal(record.offer, record.node_class, record.need, record.have)
+                    by_type = refusals.setdefault(self.shape_of(service), {})
+                    by_type.setdefault((record.offer, record.node_class), refusal)
+        return {shape: tuple(by_type.values()) for shape, by_type in refusals.items()}
+
+    def shape_of(self, service: LatticeService) -> str:
+        """What a replica of the service asks of a machine, as a digest."""
+        shape = self._shapes.get(service_key(service))
+        if shape is None:
+            shape = self._shapes[service_key(service)] = replica_shape(workload_template(service))
+        return shape
+
+    @cached_property
+    def _shapes(self) -> dict[str, str]:
+        """By service: its shape, as far as it was asked for."""
+        return {}
+
     def valid_remediation(self, service: LatticeService) -> tuple[Remediation, ...]:
-        """The records of purchases of the service that hold: for the present specs of service and class."""
-        return tuple(
-            record
-            for record in service.status.remediation
-            if record.generation == service.metadata.generation
-            and record.class_generation == self.class_generation(record.node_class)
-        )
+        """The records of purchases of the service that hold: for its present shape and the present spec of the
+        class. Of other records only the machines for surge replicas stay, until they are given back."""
+        records = []
+        for record in service.status.remediation:
+            if record.shape:
+                is_valid = record.shape == self.shape_of(service)
+            else:
+                is_valid = record.generation == service.metadata.generation
+            class_generation = self.class_generation(record.node_class)
+            if is_valid and record.class_generation == class_generation:
+                records.append(record)
+            elif record.surge_machines:
+                surge = Remediation(
+                    offer=record.offer,
+                    node_class=record.node_class,
+                    cluster=record.cluster,
+                    surge_machines=record.surge_machines,
+                    shape=self.shape_of(service),
+                    generation=service.metadata.generation,
+                    class_generation=class_generation,
+                )
+                records.append(surge)
+        return tuple(records)
 
     def class_generation(self, name: str) -> int:
         node_class = self.supply.node_classes.get(name)
@@ -469,7 +509,10 @@ def _with_stored_status(change: Kind, previous: Kind | None) -> Kind:
         generation = previous.metadata.generation
         metadata = msgspec.structs.replace(change.metadata, generation=generation)
         return msgspec.structs.replace(changed, metadata=metadata)
-    cleared = {"remediation": ()} if isinstance(change, LatticeService) else {"observed": ()}
+    cleared: dict[str, object] = {"observed": ()}
+    if isinstance(previous, LatticeService):
+        # A record with a shape holds for every spec of that shape.
+        cleared = {"remediation": tuple(record for record in previous.status.remediation if record.shape)}
     return msgspec.structs.replace(changed, status=msgspec.structs.replace(previous_status, **cleared))
 
 
