@@ -138,16 +138,21 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
 
 
 def _surge_notes(document: JsonObject) -> Iterator[str]:
-    """The machines that exist only while updates replace replicas, with the cost at the peak."""
+    """The machines that exist only while updates replace replicas, with the cost at the peak and afterwards."""
     surge = document.get("surge")
-    if surge is None or not surge["machines"]:
+    if surge is None:
+        return
+    rates = [document["total"][moment]["hourlyMicros"] for moment in ("before", "after")]
+    peak, end = format_dollars(surge["peak"]["hourlyMicros"]), format_dollars(rates[1])
+    if not surge["machines"]:
+        if surge["peak"]["hourlyMicros"] > max(rates):
+            yield f"Until the update ends, the old machines stay: {peak}/h at the peak, {end}/h afterwards."
         return
     machines = ", ".join(
         f"{pluralize(row['machines'], 'node')} of class {row['class']} in {row['cluster']}"
         for row in surge["machines"]
     )
-    peak = format_dollars(surge["peak"]["hourlyMicros"])
-    yield f"The update needs {machines} more until it ends: {peak}/h at the peak."
+    yield f"The update needs {machines} more until it ends: {peak}/h at the peak, {end}/h afterwards."
 
 
 def _placed_replicas(service: JsonObject) -> int:

@@ -380,7 +380,11 @@ def compare(
     manifests = tuple(manifest_changes(before.world, changes, deleted, before.replica_counts))
     restarted = [f"{change.object[1]}/{change.object[2]}" for change in manifests if change.is_restarted]
     demands = [after.world.demands[name] for name in restarted if name in after.world.demands]
-    surge = surge_of(demands, after.fleet)
+    previous_groups = {
+        name: {(cluster, node_class) for _, cluster, node_class in before.replica_counts[name]}
+        for name in restarted
+    }
+    surge = surge_of(demands, after.fleet, previous_groups)
     result = Plan(
         services=tuple(services),
         clusters=tuple(clusters),
@@ -419,6 +423,10 @@ def plan_id(result: Plan, changes: Iterable[Kind], deleted: Iterable[ObjectKey])
         result.unplaced,
     )
     digest.update(repr(_plain(hashed_values)).encode())
+    surge = result.surge
+    if surge.services or surge.blocked:
+        # Amounts in the reasons of blocked updates change with time alone.
+        digest.update(repr(_plain((surge.machines, surge.rate, sorted(surge.blocked)))).encode())
     return f"p-{digest.hexdigest()[:16]}"
 
 

@@ -2,11 +2,12 @@
 cost at the peak."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.placement_order import ordered_demands
-from lattice.placement.greedy.unschedulable import growable_type, growth_blocker
+from lattice.placement.greedy.unschedulable import growth_blocker, machine_type_for, node_group_of
 from lattice.placement.model.current_state import SURGE_PREFIX
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -30,9 +31,12 @@ class Surge:
 NO_SURGE = Surge()
 
 
-def surge_of(demands: Iterable[Demand], fleet: Fleet) -> Surge:
+def surge_of(
+    demands: Iterable[Demand], fleet: Fleet, previous_groups: Mapping[str, Collection[NodeGroupKey]]
+) -> Surge:
     """The surge of updating the services of the demands together, in the final fleet: each runs one replica
-    more for a while, in its first node group."""
+    more for a while, in one of its node groups after the other. A machine that was bought for it stays until the
+    whole update ends. In a node group without replicas before the update, the new ones need no surge."""
     extra: dict[str, Counter[str]] = {}
     blocked: dict[str, str] = {}
     names: list[str] = []
@@ -40,31 +44,27 @@ def surge_of(demands: Iterable[Demand], fleet: Fleet) -> Surge:
     with fleet.what_if():
         for demand in ordered_demands(demands):
             groups = sorted(
-                {
-                    (
-                        fleet.machines.cluster[assignment.machine].name,
-                        fleet.machines.machine_type[assignment.machine].name,
-                    )
-                    for assignment in fleet.assignments.get(demand.name, ())
-                }
+                {node_group_of(fleet, replica) for replica in fleet.assignments.get(demand.name, ())}
             )
-            if not groups:
-                continue
-            names.append(demand.name)
-            cluster = fleet.clusters[groups[0][0]]
-            rows = [row for row in cluster.machines if fleet.machines.machine_type[row].name == groups[0][1]]
-            row = next((row for row in rows if fleet.groups.fits_on_machine(demand, row)), None)
-            if row is None:
-                kind = growable_type(fleet, cluster, groups[0][1])
-                if kind is None:
-                    blocker = growth_blocker(demand, fleet, cluster, groups[0][1])
-                    shortage = f": need {blocker.need}, have {blocker.have}" if blocker.need else ""
-                    blocked[demand.name] = f"{blocker.text}{shortage}"
+            names += [demand.name] if groups else []
+            for cluster_name, node_class in groups:
+                if (cluster_name, node_class) not in previous_groups.get(demand.name, ()):
                     continue
-                row = fleet.inventory.add_machine(cluster, kind)
-                extra.setdefault(cluster.name, Counter())[kind.name] += 1
-                rate += kind.rate
-            fleet.assign(
-                Assignment(f"{SURGE_PREFIX}{demand.name}", row, tuple(demand.effective_needs.items()))
-            )
+                cluster = fleet.clusters[cluster_name]
+                rows = [
+                    row for row in cluster.machines if fleet.machines.machine_type[row].name == node_class
+                ]
+                row = next((row for row in rows if fleet.groups.fits_on_machine(demand, row)), None)
+                if row is None:
+                    kind = machine_type_for(demand, fleet, cluster, node_class)
+                    if kind is None:
+                        blocker = growth_blocker(demand, fleet, cluster, node_class)
+                        shortage = f": need {blocker.need}, have {blocker.have}" if blocker.need else ""
+                        blocked[demand.name] = f"{blocker.text}{shortage}"
+                        break
+                    row = fleet.inventory.add_machine(cluster, kind)
+                    extra.setdefault(cluster.name, Counter())[kind.name] += 1
+                    rate += kind.rate
+                needs = tuple(demand.effective_needs.items())
+                fleet.assign(Assignment(f"{SURGE_PREFIX}{demand.name}", row, needs))
     return Surge(tuple(names), extra, rate, blocked)
