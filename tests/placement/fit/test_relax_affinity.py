@@ -1,4 +1,4 @@
-"""fit and the verdict name affinity terms that keep a service unplaced."""
+"""fit and the verdict name affinity terms that keep a service unplaced, and what a gang needs to be placed whole."""
 
 from build.affinity import apart, near
 from build.worlds import a_pool, a_service, a_world, arranged
@@ -24,3 +24,12 @@ def test_service_near_an_undefined_service_waits_for_it() -> None:
     verdict = judge(place(world.demands["default/b"], fleet), fleet, world.services)
     assert (verdict.kind, verdict.waits) == ("NotNow", ("service a, which is not defined",))
     assert "a is not defined" in verdict.reason
+
+
+def test_fit_places_the_gang_of_a_service_whole() -> None:
+    group = {"name": "crew", "minMember": 2}
+    services = [a_service(name, cores=4, group=group) for name in ("a", "b")]
+    world = a_world(a_pool(capacity={"maxNodes": 1}), *services)
+    for name in ("default/a", "default/b"):
+        sentences = [suggestion.sentence for suggestion in fit(world, name, world.build_fleet())]
+        assert "raise maxNodes of p1 by 1 to 2" in sentences

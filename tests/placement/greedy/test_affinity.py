@@ -5,15 +5,17 @@ from itertools import combinations
 import pytest
 from build.affinity import apart, near, preferred
 from build.objects import a_workload
+from build.placed_worlds import a_placed_world
 from build.worlds import a_class, a_pool, a_service, a_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.affinity import broken_terms
-from lattice.placement.greedy.place_all import place_all
+from lattice.placement.greedy.place_all import find_stale_placement, place_all
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.plan.plan import converge
 from lattice.placement.plugins.filters.affinity import Affinity
 
 # Two regions of one provider, of which the cheap one wins without affinity.
@@ -256,3 +258,14 @@ def test_filter_agrees_with_the_obvious_loop_over_offers(stated: list[LatticeSer
                 if term.service != asking:
                     expected |= not any(same(term.topology_key, row, at) for at in rows)
         assert rejected[row] == expected
+
+
+def test_service_whose_neighbour_moved_is_stale_and_stays() -> None:
+    world = a_placed_world(*POOLS, *CLASSES, a_service("db"), a_service("app", affinity=near("db", "pool")))
+    moved = a_service("db", pools={"matchLabels": {"region": "us-1"}})
+    after = converge(world.with_objects([moved], with_status=True))
+    stale = find_stale_placement(after.world.demands["default/app"], after.fleet)
+    assert [offer for offer, *_ in after.replica_counts["default/db"]] == ["dear"]
+    assert [offer for offer, *_ in after.replica_counts["default/app"]] == ["cheap"]
+    assert stale is not None
+    assert any("service db in the same pool" in reason for reason in stale.reasons)

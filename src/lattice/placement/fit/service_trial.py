@@ -16,7 +16,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
 from lattice.placement.fit.join_machines import offers_with_joined
-from lattice.placement.greedy.place import Placement
+from lattice.placement.greedy.place import Placement, place
 from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, incomplete, place_in_rounds
 from lattice.placement.greedy.placement_order import ordered_demands
 from lattice.placement.greedy.upper_bound import may_fit
@@ -60,7 +60,8 @@ class UnplacedService:
 
 
 class ServiceTrial:
-    """Trials of one service under changes of objects. Unplaced dependencies are placed before the service.
+    """Trials of one service under changes of objects. Unplaced dependencies and the services of its gang are
+    placed with it.
 
     `waiting_services` also lack replicas. If there are any, a trial places them too, in the order in which
     `lattice plan` places services.
@@ -164,6 +165,10 @@ class ServiceTrial:
         the changes."""
         with self._what_if(list(changes)) as scope, self.fleet.what_if():
             if not scope.try_place():
+                # A replica that keeps a whole gang unplaced fails only beside the other replicas of the gang.
+                for name in scope.unplaced:
+                    if scope.demands[name].gang:
+                        place(scope.demands[name], self.fleet)
                 for name in scope.unplaced:
                     if (
                         len(self.fleet.assignments.get(name, ())) < scope.demands[name].replicas
@@ -277,6 +282,8 @@ class WhatIfScope:
                 queue.extend(target for _, target in demand.latency_to)
                 for term in demand.near_terms:
                     queue.extend(term.targets)
+                # A gang is placed whole or not at all.
+                queue.extend(member.name for member in self.fleet.gangs.get(demand.gang, ()))
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)

@@ -48,7 +48,7 @@ def is_comparable(fleet: Fleet) -> bool:
 def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     """Compare the fleet with a fresh plan of the same services. Without a message the present bill is not
     higher, or the fresh plan places fewer replicas."""
-    fresh_world = _unplaced_world(world)
+    fresh_world = unplaced_world(world)
     fresh = fresh_world.build_fleet()
     place_all(fresh_world.demands.values(), fresh)
     rates = (fleet_bill(fleet).total, fleet_bill(fresh).total)
@@ -71,7 +71,7 @@ def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
     return CostComparison(*rates, dict.fromkeys(dearer or present_costs, message))
 
 
-def _unplaced_world(world: World) -> World:
+def unplaced_world(world: World) -> World:
     """The world as if no service had been placed. Machines with workloads that have no service stay, since no
     plan places such workloads; joined machines belong to no cluster yet."""
     bare = {
@@ -121,8 +121,8 @@ def _releasable(demands: Mapping[str, Demand], fleet: Fleet) -> tuple[str, dict[
         if kind.rate
         and counts[row]
         and counts[row].keys() <= demands.keys()
-        # A cluster without replicas keeps no machine.
-        and len(machines.cluster[row].machines) - 1 not in range(1, machines.cluster[row].min_nodes)
+        # A cluster keeps its minimum of machines while it has replicas on others.
+        and len(machines.cluster[row].machines) not in range(2, machines.cluster[row].min_nodes + 1)
     ]
     broken = broken_affinity(fleet, demands)
     rows.sort(key=lambda row: (counts[row].total(), -machines.machine_type[row].rate, machines.names[row]))

@@ -131,33 +131,27 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
 def empty_machine(machine: int, targets: Sequence[int], fleet: Fleet, demands: Mapping[str, Demand]) -> bool:
     """Move all replicas of the machine to the targets; without capacity, or if the move would break a required
     affinity term of any service, move none and return False."""
-    broken = broken_affinity(fleet, demands)
-    with fleet.attempt() as attempt:
-        attempt.succeeded = (
-            _move_replicas(machine, targets, fleet, demands) and broken_affinity(fleet, demands) <= broken
-        )
-    return attempt.succeeded
-
-
-def _move_replicas(machine: int, targets: Sequence[int], fleet: Fleet, demands: Mapping[str, Demand]) -> bool:
+    broken, fits = broken_affinity(fleet, demands), fleet.groups.fits_on_machine
     residents = [
         assignment
         for service in sorted(fleet.machines.replica_counts[machine])
         for assignment in fleet.assignments[service]
         if assignment.machine == machine
     ]
-    for assignment in residents:
-        fleet.unassign(assignment)
     # A replica that must be near another one is assigned after it.
     residents.sort(key=lambda assignment: bool(demands[assignment.service].near_terms))
-    for assignment in residents:
-        demand = demands[assignment.service]
-        fits = fleet.groups.fits_on_machine
-        target = next((row for row in targets if row != machine and fits(demand, row)), None)
-        if target is None:
-            return False
-        fleet.assign_replica(demand, target)
-    return True
+    with fleet.attempt() as attempt:
+        for assignment in residents:
+            fleet.unassign(assignment)
+        for assignment in residents:
+            demand = demands[assignment.service]
+            target = next((row for row in targets if row != machine and fits(demand, row)), None)
+            if target is None:
+                break
+            fleet.assign_replica(demand, target)
+        else:
+            attempt.succeeded = broken_affinity(fleet, demands) <= broken
+    return attempt.succeeded
 
 
 def broken_affinity(fleet: Fleet, demands: Mapping[str, Demand]) -> set[tuple[str, str]]:
