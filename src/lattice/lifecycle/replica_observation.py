@@ -110,17 +110,14 @@ def observe_replicas(
         binding = workload.status.binding
         if binding is not None:
             occupied_nodes.add(binding.node)
-        # A silent node may never report that a replica has ended: its machine is given back all the same.
-        is_ending = is_terminating(workload) and (binding is None or binding.node not in silent_nodes)
-        if is_ending and binding is not None:
-            terminating.add(workload.spec.cluster)
-        if not workload.spec.service:
-            continue
-        if is_ending:
-            unsettled.add(workload.spec.cluster)
-        elif is_terminating(workload):
-            continue
-        else:
+        if is_terminating(workload):
+            # A silent node may never report that a replica has ended: its machine is given back all the same.
+            if binding is None or binding.node not in silent_nodes:
+                if binding is not None:
+                    terminating.add(workload.spec.cluster)
+                if workload.spec.service:
+                    unsettled.add(workload.spec.cluster)
+        elif workload.spec.service:
             key = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{workload.spec.service}"
             owned.setdefault(key, []).append(workload)
     unschedulable: dict[str, Counter[NodeGroupKey]] = {}
@@ -130,13 +127,10 @@ def observe_replicas(
     rolled_out: set[str] = set()
     for service in services:
         name = service_key(service)
-        replicas: list[LatticeWorkload] = []
-        for workload in owned.pop(name, []):
-            if is_owned(workload, service):
-                replicas.append(workload)
-            else:
-                # The replica belongs to an earlier service of the same name.
-                unsettled.add(workload.spec.cluster)
+        named = owned.pop(name, [])
+        replicas = [workload for workload in named if is_owned(workload, service)]
+        # The others belong to an earlier service of the same name.
+        unsettled.update(workload.spec.cluster for workload in named if not is_owned(workload, service))
         unsettled.update(_unsettled_clusters(service, replicas, live_nodes))
         waiting: Counter[NodeGroupKey] = Counter()
         for replica in replicas:

@@ -355,15 +355,12 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
     # If the agent reports the run, the run was ordered, even if the last action is not a start. After a stop
     # order, the run must be ordered again.
     last_action = inputs.last_action.action
-    was_ordered = last_action in START_ACTIONS or (
-        _reports_run(inputs, retry)
-        and last_action != Action.APPLY_STOPPED
-        # During the back-off the agent is ordered to keep the next run stopped, which is no further failure.
-        and (
-            inputs.report.state in LIVE_STATES
-            or not backoff_remaining(retry, inputs.now, grace_periods.retry)
-        )
+    # During the back-off the agent is ordered to keep the next run stopped, which is no further failure.
+    wait = backoff_remaining(retry, inputs.now, grace_periods.retry)
+    is_kept_stopped = last_action == Action.APPLY_STOPPED or (
+        bool(wait) and inputs.report.state not in LIVE_STATES
     )
+    was_ordered = last_action in START_ACTIONS or (_reports_run(inputs, retry) and not is_kept_stopped)
     if retry is inputs.retry and was_ordered:
         return _decide_ordered(inputs, retry, grace_periods)
     return _decide_start(inputs, retry, grace_periods)
@@ -379,12 +376,8 @@ def _current_retry(inputs: WorkloadInput, grace_periods: GracePeriods) -> Retry:
 def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
     """Stop the workload on its node before another node may start it."""
     if not _is_down(inputs):
-        return _order_once(
-            inputs,
-            Action.APPLY_STOPPED,
-            f"Evicting: {inputs.eviction_reason}",
-            grace_periods.stop,
-        )
+        reason = f"Evicting: {inputs.eviction_reason}"
+        return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
     if is_exhausted(retry, grace_periods.retry):
         ended = "the run succeeded" if retry.succeeded else "permanent failure"
         return Decision(Action.RELEASE, f"Evicted after {ended}: {inputs.eviction_reason}")

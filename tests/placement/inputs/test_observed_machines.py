@@ -65,7 +65,7 @@ def test_record_holds_what_a_machine_lacks(node: LatticeNode, lacks: list[str]) 
 
 
 @pytest.mark.parametrize("runtime", ["process", "container"])
-def test_record_remembers_a_runtime_that_nothing_was_stated_about(runtime: str) -> None:
+def test_record_remembers_an_unstated_runtime(runtime: str) -> None:
     stated = PromisedMachine({"cpu": 4000, "gpu": 1000}, "a100")
     record = update_record(None, stated, [a_node(runtimes=[runtime])], 1, AT)
     assert record is not None
