@@ -28,7 +28,13 @@ from lattice.placement.greedy.place_all import find_stale_placement
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
-from lattice.placement.status.fleet_status import PLACED, PlacementResult, decision_of, with_placement
+from lattice.placement.status.fleet_status import (
+    PLACED,
+    PlacementResult,
+    decision_of,
+    placed_reason,
+    with_placement,
+)
 
 # Limit of reasons that a condition names.
 MAX_NAMED_REASONS = 3
@@ -76,10 +82,12 @@ def placement_status(
     demand, services = decided.demands[name], decided.world.services
     orphans = decided.orphaned_replicas.get(name, ())
     placements = (*orphans, *with_placement(service, fleet, None).status.placements)
+    if decision is None and previous.scheduler_decision is not None:
+        decision = _without_old_verdict(previous.scheduler_decision, demand, fleet)
     status = msgspec.structs.replace(
         previous,
         placements=placements,
-        scheduler_decision=previous.scheduler_decision if decision is None else decision,
+        scheduler_decision=decision,
         remediation=decided.records.get(name, previous.remediation),
     )
     # Replicas of withdrawn offers stay where they run, and the condition says so.
@@ -136,6 +144,19 @@ def _cost_condition(
     if not message:
         return None
     return Condition(type=STALE_CONDITION, status="True", reason=COSTS_MORE, message=message)
+
+
+def _without_old_verdict(decision: SchedulerDecision, demand: Demand, fleet: Fleet) -> SchedulerDecision:
+    """The decision, or that all replicas are placed if its verdict is about a purchase that is over."""
+    is_complete = fleet.replicas.count(demand.name) >= demand.replicas and not demand.rule_conflict
+    if decision.verdict == PLACED or not demand.replicas or not is_complete:
+        return decision
+    offers = {
+        fleet.offers[row].name: count for row, count in fleet.replicas.by_offer(demand.name).items() if count
+    }
+    return msgspec.structs.replace(
+        decision, verdict=PLACED, reason=placed_reason(demand, offers), alternatives=(), required={}
+    )
 
 
 def _placed(
