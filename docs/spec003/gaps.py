@@ -48,8 +48,8 @@ MISSING = (
         f"{FILTERS}::test_self_affinity_starts_on_any_node_with_topology_key",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "if term.selector.matches(ask.labels) and",
-            "if not term.selector.matches(ask.labels) and",
+            "if ask.matches_term(term) and",
+            "if not ask.matches_term(term) and",
         ),
     ),
     Row(

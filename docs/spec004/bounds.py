@@ -11,8 +11,8 @@ OUT_OF_SCOPE = (
         "agent.runtimes.router:RuntimeRouter",
         "agent/runtimes/test_container.py::test_node_without_podman_rejects_images_only",
         (
-            "agent/runtimes/router.py",
-            'return "container" if container.image else "process"',
+            "kinds/container.py",
+            'return "container" if self.image else "process"',
             'return "process"',
         ),
     ),

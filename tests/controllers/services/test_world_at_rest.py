@@ -104,6 +104,17 @@ def excess_purchases(world: ControlWorld, allowed: int) -> list[str]:
     )
 
 
+def tied_replicas(world: ControlWorld) -> int:
+    """Replicas that have to share a node with another service: the scheduler may have filled the node that placement
+    meant for them."""
+    services = [service for service in world.all(LatticeService) if service.spec.affinity is not None]
+    return sum(
+        service.spec.desired_replicas()
+        for service in services
+        if any(term.topology_key == "node" for term in service.spec.affinity.workload.required)
+    )
+
+
 def shown(state: FleetState) -> dict[str, dict[str, int]]:
     return {name: dict(kinds) for name, kinds in state.clusters.items()}
 
@@ -124,7 +135,7 @@ async def play(history: WorldHistory) -> list[str]:
         for step in [*history.steps, None]:
             await world.sleep(0.5)
             # Machines that the world may need now, if all of them are new.
-            allowed += machine_count(fresh_plan(world, with_observed=False))
+            allowed += machine_count(fresh_plan(world, with_observed=False)) + tied_replicas(world)
             if step is not None:
                 await player.play([step])
         problems = await settle(world, player)
@@ -351,6 +362,42 @@ FOUR_SERVICES = (
                 ),
             ),
             id="an update makes a gang of a service",
+        ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["small", "large"]),
+                    a_fake_pool(
+                        "p2", ["tiny", "medium", "accelerated"], capacity={"maxNodes": 3}, budget=2000
+                    ),
+                    a_process("cache", 3, 2, 0.5),
+                    a_process("batch", 2, 1, 0.5),
+                    a_process("edge", 3, 0.1, 0.5),
+                    a_process("api", 3, 0.25, 1),
+                ),
+                (),
+                (),
+            ),
+            id="small replicas leave the machines that were bought for large ones",
+        ),
+        pytest.param(
+            WorldHistory(
+                (
+                    *map(a_priced_class, SIZES),
+                    a_fake_pool("p1", ["medium", "large"], capacity={"maxNodes": 3}, budget=400),
+                    a_process("cache", 3, 2, 0.5),
+                    a_process("api", 3, 0.1, 1),
+                    a_process("db", 3, 2, 0.5),
+                ),
+                (),
+                (
+                    Step(120.0, "apply", (a_priced_class("large", 1.3),)),
+                    Step(0.0, "update", ("cache",)),
+                    Step(7.0, "apply", (a_priced_class("large", 0.5),)),
+                ),
+            ),
+            id="the verdict about a refused surge machine ends with the update",
         ),
     ],
 )

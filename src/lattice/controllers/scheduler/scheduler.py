@@ -27,6 +27,7 @@ from lattice.scheduling.cycle.cycle import CycleResult, compose
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
 from lattice.scheduling.cycle.reservation_record import holder_name
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
+from lattice.scheduling.cycle.scheduling_queue import largest_first
 from lattice.scheduling.plugins.cluster_events import ClusterEvent as Wakes
 from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.node_table import NodeTable
@@ -171,7 +172,7 @@ class SchedulingController:
         """Decide the next batch, and add the preemptors whose victims have left to the workloads to bind;
         None if there is no work."""
         now, queue = self.context.clock.monotonic(), self.scheduler_cache.queue
-        batch = self._without_unsettled_gangs(queue.pop_batch(now, BATCH_SIZE), now)
+        batch = self._without_unsettled_gangs(largest_first(queue.pop_batch(now, BATCH_SIZE)), now)
         if not batch and not self.awaiting_victims.by_path:
             return None
         with (

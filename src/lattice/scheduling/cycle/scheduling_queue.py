@@ -23,6 +23,26 @@ HEAP_COMPACTION_SLACK = 64
 UNSCHEDULABLE_RETRY_S = 300.0  # an unschedulable workload is retried after this time without any event
 
 
+# Memory that weighs as much as one core in the size of a replica, as in placement.
+BYTES_PER_CORE = 4 << 30
+
+
+def largest_first(batch: Iterable[list[WorkloadAsk]]) -> list[list[WorkloadAsk]]:
+    """The runs of a batch with large replicas of services before small ones of the same priority, as placement
+    orders them: machines were bought for this order, and a small replica on every machine would leave no
+    machine for a large one. Workloads without a service keep their order of arrival, after the replicas."""
+    return sorted(batch, key=_run_order)
+
+
+def _run_order(run: list[WorkloadAsk]) -> tuple[int, int, int, int]:
+    demands, priority = run[0].demands, run[0].priority
+    if not demands.service:
+        return (-priority, 1, 0, 0)
+    amounts = dict(demands.requests)
+    size = amounts.get("cpu", 0) * BYTES_PER_CORE // 1000 + amounts.get("memory", 0)
+    return (-priority, 0, -demands.gpu.total_milli if demands.gpu else 0, -size)
+
+
 @dataclass(slots=True)
 class _QueuedWorkload:
     ask: WorkloadAsk
