@@ -15,6 +15,7 @@ import grpc
 import pytest
 from build.etcd_server import EtcdServer, free_port, running_etcd
 from build.servers import LATTICE, Server
+from build.waiting import wait_until
 from build.wire import CONFIGMAPS, Wire, configmap
 
 from lattice.store.etcd import etcd_pb2 as pb
@@ -152,7 +153,9 @@ def _ask_the_other(follower: Server) -> None:
     while "hello" not in (said := follower.lattice("logs", "talk-0")).stdout:
         assert time.monotonic() < deadline, said.stderr
         time.sleep(0.2)
-    assert follower.lattice("top", "services").stdout.splitlines()[1].split()[:2] == ["talk", "1/1"]
+    # The output of a replica comes before the report that it is ready.
+    ready = ["talk", "1/1"]
+    wait_until(lambda: follower.lattice("top", "services").stdout.splitlines()[1].split()[:2] == ready)
     viewer = follower.mint("vic", "lattice:viewers")
     assert follower.lattice("logs", "talk-0", "--kubeconfig", str(viewer)).stdout == "hello\n"
     stranger = follower.mint("eve", "nobody")
