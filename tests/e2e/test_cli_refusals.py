@@ -90,7 +90,7 @@ CASES = {
     ),
     "a namespace that is not there": Case(
         CONFIGMAP.replace("name: settings", "name: settings\n  namespace: nowhere"),
-        ("FILE:1:", 'namespaces "nowhere" not found', "create namespace nowhere"),
+        ("FILE:1:", 'namespaces "nowhere" not found', "kind: Namespace, metadata: {name: nowhere}"),
     ),
     "not YAML": Case(POOL + "  : [\n", ("FILE:9: is not YAML",)),
     "not a manifest": Case("- just\n- a list\n", ("FILE:1: a manifest is a mapping, got a list",)),
