@@ -102,7 +102,9 @@ class ContainerRuntime:
         await self._discard(spec.id)
         self._instance_dir(spec.id).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self._instance_dir(spec.id) / "ended-by-watchdog").unlink(missing_ok=True)
-        env = spec.env | preflight.port_environment(spec) | container_gpu_environment(spec) | spec.container.env
+        env = (
+            spec.env | preflight.port_environment(spec) | container_gpu_environment(spec) | spec.container.env
+        )
         created = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=PULL_TIMEOUT_S)
         if created.code != 0:
             return preflight.classify_port_failure(failure_from_stderr(created.err), spec)
