@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import structlog
 
-from lattice.clock import Clock
-from lattice.errors import Unavailable
+from lattice.clock import Clock, with_timeout
+from lattice.errors import LatticeError, Unavailable
 from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus, ProvisioningUnavailable
 
 # Time for an agent to stop its workloads and itself.
 AGENT_STOP_TIMEOUT_S = 15.0
+# Time that placement waits for the detection of runtimes: a container runtime that hangs must not hold up services
+# without images.
+RUNTIME_WAIT_S = 5.0
+# Without a container runtime the detection is repeated after this time: a runtime may be installed or repaired.
+RUNTIME_RECHECK_S = 300.0
+WITHOUT_CONTAINERS = frozenset({"process"})
 # The part of an agent's stop timeout in which the workloads must stop; the agent itself needs the remainder.
 WORKLOAD_STOP_SHARE = 2 / 3
 POLL_INTERVAL_S = 0.05
@@ -28,6 +35,7 @@ MACHINE_FILE, PID_FILE, LOG_FILE, AGENT_DIR = "machine.json", "agent.pid", "agen
 # The file with the server's address, beside the folders of the machines. Its name differs from every folder,
 # because a leading dot is not valid in a node name.
 SERVER_FILE = ".server"
+log = structlog.get_logger()
 
 
 @dataclass
@@ -47,16 +55,41 @@ class LocalProvider:
     detect_runtimes: Callable[[], Awaitable[frozenset[str]]] | None = None
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _runtimes: asyncio.Task[frozenset[str]] | None = None
+    # The runtimes of the last detection that ended.
+    _runtimes: frozenset[str] = WITHOUT_CONTAINERS
+    _detection: asyncio.Task[None] | None = None
+    _detection_began: float = 0.0
+    # Done when the first detection has ended, or has taken too long to wait for.
+    _first_answer: asyncio.Task[None] | None = None
 
     async def runtimes(self) -> frozenset[str] | None:
-        """The runtimes of this host, detected once: the trial run of a container takes long."""
+        """The runtimes of this host, without containers until a trial run of a container has succeeded."""
         if self.detect_runtimes is None:
             return None
-        if self._runtimes is None:
-            self._runtimes = asyncio.ensure_future(self.detect_runtimes())
-        # A cancelled caller must not cancel the detection that other callers wait for.
-        return await asyncio.shield(self._runtimes)
+        now, is_first = self.clock.monotonic(), self._detection is None
+        is_over = self._detection is not None and self._detection.done()
+        may_change = is_over and self._runtimes == WITHOUT_CONTAINERS
+        if is_first or (may_change and now >= self._detection_began + RUNTIME_RECHECK_S):
+            self._detection = asyncio.ensure_future(self._detect_runtimes(self.detect_runtimes))
+            self._detection_began = now
+        if is_first:
+            self._first_answer = asyncio.ensure_future(self._wait_for_detection())
+        # A cancelled caller must not cancel what other callers wait for.
+        if self._first_answer is not None:
+            await asyncio.shield(self._first_answer)
+        return self._runtimes
+
+    async def _detect_runtimes(self, detect: Callable[[], Awaitable[frozenset[str]]]) -> None:
+        try:
+            self._runtimes = await detect()
+        except (LatticeError, OSError) as error:
+            self._runtimes = WITHOUT_CONTAINERS
+            log.warning("cannot detect the runtimes of this host", provider=self.name, reason=str(error))
+
+    async def _wait_for_detection(self) -> None:
+        assert self._detection is not None  # noqa: S101 - `runtimes` has started it
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(self.clock, RUNTIME_WAIT_S, _finished(self._detection))
 
     async def available_capacity(self) -> AvailableCapacity:
         return AvailableCapacity()
@@ -118,6 +151,9 @@ class LocalProvider:
     async def close(self) -> None:
         """Stop every agent with its workloads. The machines' folders stay, and a later start continues with
         them."""
+        for task in (self._detection, self._first_answer):
+            if task is not None:
+                task.cancel()
         results = await asyncio.gather(
             *(self._stop_and_clean(machine.node) for machine in await self.list()), return_exceptions=True
         )
@@ -270,3 +306,8 @@ def _is_agent_of(pid: int, folder: str) -> bool:
         return False
     # An agent with --clear only stops leftovers and is no machine.
     return ("--data-dir", folder) in itertools.pairwise(arguments) and "--clear" not in arguments
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    """Wait for the end of the task, which a cancelled wait does not cancel."""
+    await asyncio.shield(task)

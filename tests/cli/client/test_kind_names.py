@@ -111,7 +111,7 @@ def test_kinds_of_manifests():
 
 
 @pytest.mark.parametrize("kind", ["Service", "Deployment"])
-def test_kinds_of_third_parties_get_no_kubernetes_advice(kind):
+def test_kind_of_a_third_party_gets_no_kubernetes_advice(kind):
     """A group may have a kind with the name of a kind of Kubernetes, such as Service of Knative."""
     group = "serving.knative.dev/v1"
     with pytest.raises(NotFound, match=f"there is no kind '{kind}' in {group}") as raised:

@@ -8,6 +8,7 @@ import pytest
 from lattice.cli.commands.agent import agent
 from lattice.cli.commands.agent_machine import AgentOptions, parse_gpus, read_machine
 from lattice.errors import Invalid, UsageError
+from lattice.kinds.node import MEASURED_RESOURCES
 from lattice.wire import agent_pb2 as pb
 
 FILE = """
@@ -58,6 +59,34 @@ def test_disk_counts_under_both_names_and_so_does_its_reserve(tmp_path: Path) ->
     machine = registered(tmp_path, disk="10Gi", reserve=("storage=1Gi",))
     for name in ("storage", "ephemeral-storage"):
         assert (machine.capacity[name], machine.reserved[name]) == (10 << 30, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("memory", "taken"),
+    [
+        pytest.param("", 1 << 30, id="reserved huge pages are no memory for other programs"),
+        pytest.param("2Gi", 0, id="stated memory counts as stated"),
+    ],
+)
+def test_huge_pages_count_once(memory: str, taken: int, tmp_path: Path) -> None:
+    pages = tmp_path / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+    pages.parent.mkdir(parents=True)
+    pages.write_text("512\n")
+    machines = [
+        read_machine(
+            options(memory=memory, detect=detect), tmp_path, (), (20000, 20199), tmp_path
+        ).registration()
+        for detect in (False, True)
+    ]
+    assert machines[0].capacity["memory"] - machines[1].capacity["memory"] == taken
+    assert machines[1].capacity["hugepages-2Mi"] == 1 << 30
+
+
+@pytest.mark.parametrize("name", MEASURED_RESOURCES)
+def test_measured_resource_is_no_extended_one(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{name} is no other resource") as mistake:
+        registered(tmp_path, extended=(f"{name}=1",))
+    assert "state it with --" in mistake.value.fix
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,7 @@ LAB = "/apis/lattice.dev/v1alpha1/latticeclusters/lab-002"
         ),
         pytest.param(("--extended", "dongle"), "'dongle' is not NAME=COUNT", id="no amount"),
         pytest.param(("--extended", "dongle=many"), "dongle", id="no count"),
+        pytest.param(("--extended", "cpu=64"), "the agent measures cpu", id="a measured resource"),
     ],
 )
 def test_token_that_can_never_serve_is_refused(server, lattice, words, reason):

@@ -137,3 +137,21 @@ async def test_process_ends_with_its_server() -> None:
         await server.begun("cost")
         pid = server.fleet.process.pid
     assert not is_alive(pid)
+
+
+async def test_process_restarts_with_the_providers_of_now() -> None:
+    """The runtimes of a provider may be known only after the process has started."""
+    adapters: dict[str, frozenset[str] | None] = {}
+
+    async def present() -> dict[str, frozenset[str] | None]:
+        return dict(adapters)
+
+    async with a_server() as server:
+        server.fleet.process.adapters = present
+        pids = []
+        for runtimes in (frozenset({"process"}),) * 2 + (frozenset({"process", "container"}),) * 2:
+            adapters["local"] = runtimes
+            status, _ = await server.ask("cost")
+            assert status == 200
+            pids.append(server.fleet.process.pid)
+        assert pids[0] == pids[1] != pids[2] == pids[3]

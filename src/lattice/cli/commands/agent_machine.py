@@ -55,9 +55,14 @@ class AgentOptions:
 
 
 def read_machine(
-    options: AgentOptions, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]
+    options: AgentOptions,
+    folder: Path,
+    runtimes: tuple[str, ...],
+    ports: tuple[int, int],
+    root: Path = Path("/"),
 ) -> "MachineInfo":
-    """The machine as its agent registers it. Flags win over the machine file, both win over detection."""
+    """The machine as its agent registers it. Flags win over the machine file, both win over detection of devices
+    under `root`."""
     from urllib.parse import urlsplit
 
     from lattice.agent.host.devices import detect_gpus, detect_huge_pages
@@ -84,7 +89,7 @@ def read_machine(
     resources["ephemeral-storage"] = resources["storage"]
     facts = _read_machine_file(options.machine_file)
     if options.detect:
-        huge_pages = detect_huge_pages()
+        huge_pages = detect_huge_pages(root)
         resources |= huge_pages
         if not options.memory:
             # The kernel has taken reserved huge pages out of the memory that other programs can use.
@@ -98,7 +103,7 @@ def read_machine(
         resources[name] = _amount("--extended", resource_parser(name), text)
     gpus = parse_gpus(options.gpus, options.gpu_model)
     if gpus is None:
-        gpus = detect_gpus() if options.detect else ()
+        gpus = detect_gpus(root) if options.detect else ()
         gpus = (options.gpu_model,) * len(gpus) if options.gpu_model else gpus
     # GPUs are counted in thousandths, like cores.
     if gpus:

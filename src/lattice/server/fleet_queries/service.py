@@ -75,6 +75,8 @@ class QueryProcess:
     # provider.
     adapters: Callable[[], Awaitable[Adapters]] | None = None
     _process: asyncio.subprocess.Process | None = None
+    # The providers that the process was started with.
+    _started_with: Adapters | None = None
     # Done when the process has exited; the result describes the exit.
     _exit_task: "asyncio.Task[str] | None" = None
 
@@ -86,9 +88,14 @@ class QueryProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    async def is_current(self) -> bool:
+        """Whether the process runs with the present providers: the runtimes of a provider may be detected after
+        the start."""
+        return self.is_running and (self.adapters is None or await self.adapters() == self._started_with)
+
     async def start(self) -> None:
         await self.stop()
-        adapters = None if self.adapters is None else await self.adapters()
+        adapters = self._started_with = None if self.adapters is None else await self.adapters()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -305,7 +312,7 @@ class FleetQueryService:
             async with asyncio.timeout(seconds):
                 if self._is_closed:
                     raise Unavailable("the server is stopping", fix="retry when the server runs again")
-                if not self.process.is_running:
+                if not await self.process.is_current():
                     # A new process has no objects, so the feed begins with a full load.
                     self._snapshot.reset()
                     await self.process.start()
