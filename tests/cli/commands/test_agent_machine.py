@@ -84,7 +84,7 @@ def test_huge_pages_count_once(memory: str, taken: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MEASURED_RESOURCES)
 def test_measured_resource_is_no_extended_one(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{name} is no other resource") as mistake:
+    with pytest.raises(UsageError, match=f"{name} is no extended resource") as mistake:
         registered(tmp_path, extended=(f"{name}=1",))
     assert "state it with --" in mistake.value.fix
 

@@ -296,20 +296,23 @@ class JointRemediation:
         """An empty node that came for the service and does not accept its replica; empty if there is none.
 
         A node that a user has changed, such as by a taint, says something about its class only if a second
-        machine was bought.
+        machine was bought, or if there are two such nodes.
         """
         record = self._last_purchase(demand.name, cluster, node_group[1])
         if self._is_proven(demand.name, cluster, node_group[1]) and not record.attempts:
             return ""
         last_scheduled = parse_time(self.world.services[demand.name].status.last_scheduled)
         bought_at = purchase_time(record) or last_scheduled
+        edited: list[str] = []
         for node in self.observation.idle_nodes.get(node_group, ()):
             created_at = parse_time(node.created_at)
             is_newer = bought_at is None or (created_at is not None and created_at >= bought_at)
             is_bought = not node.is_joined_machine
             if is_bought and is_newer and (record.attempts or not node.is_edited):
                 return node.name
-        return ""
+            if is_bought and is_newer:
+                edited.append(node.name)
+        return edited[0] if len(edited) > 1 else ""
 
     def _answer_surge(self, demand: Demand, node_group: NodeGroupKey) -> None:
         """Find a machine in the node group of a surge replica: the replica runs beside those that are placed,

@@ -160,6 +160,14 @@ def _cost_condition(
             f"a changed or restored template would end it: {progress.message}"
         )
         return Condition(type=STALE_CONDITION, status="True", reason=COSTS_MORE, message=message)
+    health, placed = status.health, sum(placement.replicas or 0 for placement in status.placements)
+    running = (health.available or 0) if health is not None else 0
+    if running > placed and placed < decided.demands[name].replicas:
+        message = (
+            f"{pluralize(running - placed, 'replica')} of an earlier template run on, because the present one has "
+            "no place, and keep their machines; a changed or restored template, or fewer replicas, would release them"
+        )
+        return Condition(type=STALE_CONDITION, status="True", reason=COSTS_MORE, message=message)
     if decided.cost_messages is None:
         previous = find_condition(service.status.conditions, STALE_CONDITION)
         is_kept = previous is not None and previous.status == "True" and previous.reason == COSTS_MORE
