@@ -1,7 +1,7 @@
 """Keep ledgers at the budget terms and prices of now: a changed limit shows at once, and a price change re-prices
 the machines that run, after their spending is counted at the previous price."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lattice.controllers.runtime.context import ControllerContext
@@ -19,7 +19,6 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.ledger_math import NodeGroup, judge_budget, reprice
 from lattice.placement.inputs.price_book import PriceBook, price_of
-from lattice.store.protocol import Change
 
 # Interval of the resync: a price file may change, and a month may end, without a change of any object.
 PRICE_RESYNC_S = 30.0
@@ -47,7 +46,10 @@ class LedgerUpkeepController:
             Source(self.context.cache(kind), lambda change, name=name: (f"{name}/{change.key.name}",))  # type: ignore[misc]
             for name, kind in BUDGET_OWNER_KINDS.items()
         ]
-        ledgers = Source(self._ledgers, self._keys_for_ledger)
+        ledgers = Source(
+            self._ledgers,
+            lambda change: () if (ledger := self._ledgers.get(change.key.path)) is None else (_key(ledger),),
+        )
         classes = Source(self._classes, lambda _: self.owner_keys())
         return Loop(
             self,
@@ -60,10 +62,6 @@ class LedgerUpkeepController:
 
     def owner_keys(self) -> list[str]:
         return sorted({_key(ledger) for ledger in self._ledgers.objects()})
-
-    def _keys_for_ledger(self, change: Change) -> Iterable[str]:
-        ledger = self._ledgers.get(change.key.path)
-        return () if ledger is None else (_key(ledger),)
 
     async def reconcile(self, key: str) -> Requeue | None:
         updates = []

@@ -515,9 +515,7 @@ class JointRemediation:
         for node_group, records in sorted(updated.items()):
             if not is_settled[node_group[0]]:
                 continue
-            # An update that was paused and has no surge replica any more does not need the machine.
-            running = [name for name in records if not self._is_paused(name)]
-            if any(name not in self.observation.rolled_out for name in running):
+            if any(name not in self.observation.rolled_out and not self._is_paused(name) for name in records):
                 continue
             for _ in range(sum(record.surge_machines for record in records.values())):
                 returned = self._releasable_machine(node_group, set(records))
@@ -529,6 +527,7 @@ class JointRemediation:
         return returns
 
     def _is_paused(self, name: str) -> bool:
+        """Whether the update was paused: without a surge replica it does not need the machine any more."""
         conditions = self.world.services[name].status.conditions
         progress = find_condition(conditions, PROGRESSING_CONDITION)
         if progress is None or progress.status != "False":
