@@ -5,7 +5,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -23,7 +23,9 @@ from lattice.kinds.core import Event, Namespace
 from lattice.kinds.join_token import AGENT_KEY_ANNOTATION, Grant
 from lattice.kinds.meta.base import Kind, Metadata, path_of
 from lattice.kinds.meta.object_lifecycle import mark_for_deletion
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import NODE_FINALIZER, LatticeNode, NodeSpec
+from lattice.kinds.node_class import MachineSize
+from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import DesiredRun, LatticeWorkload
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
@@ -59,6 +61,8 @@ TIMEOUTS = NodeTimeouts(
 GRACE_PERIODS = GracePeriods(missing=6.0, start=30.0, stop=15.0, retry=RetryPolicy(1.0, 8.0, 5, 16.0))
 UNSCHEDULABLE_GRACE_S = 4.0
 BOOT_S, START_S = 2.0, 0.5
+# The busiest second of a generated world takes about 1,200 steps.
+MAX_STEPS_PER_SECOND = 20_000
 # Objects whose writes are no sign that something is still going on.
 UNREMARKABLE = frozenset({Event.resource.id, "secrets"})
 TEST_TAINT = Taint(key="test.lattice.dev/not-in-the-class", effect="NoSchedule")
@@ -88,6 +92,8 @@ class Machine:
     is_silent: bool = False
     # Virtual time before which the agent does not run yet.
     boots_until: float = 0.0
+    # The machine of an owner, who joined it with a token; the cloud does not know it.
+    is_joined: bool = False
     sent: dict[str, DesiredRun] = field(default_factory=dict)
     applied_sequence: int = 0
     # By workload path: the run that the machine executes, and the time at which it is ready.
@@ -235,7 +241,7 @@ class ControlWorld:
             self.context.cache(kind).objects(), key=lambda item: (item.metadata.namespace, item.metadata.name)
         )
 
-    def joined_machines(self) -> list[str]:
+    def reporting_machines(self) -> list[str]:
         return sorted(name for name, machine in self.machines.items() if machine.session is not None)
 
     async def events(self) -> list[Event]:
@@ -282,7 +288,9 @@ class ControlWorld:
 
     def lose_machine(self, node: str) -> None:
         """The machine ends by itself, and the cloud reports it."""
-        if node in self.machines:
+        if node in self.machines and self.machines[node].is_joined:
+            self.silence(node)
+        elif node in self.machines:
             self.cloud.end_machine(node)
 
     def silence(self, node: str) -> None:
@@ -292,6 +300,31 @@ class ControlWorld:
             machine.is_silent = True
             if machine.session is not None:
                 self.context.presence.end_session(machine.session)
+
+    # --- machines of owners ---
+
+    async def join_machine(self, name: str, pool: str, cores: int, memory_gib: int) -> None:
+        """An owner joins a machine to the pool, at its own size."""
+        stored = self.context.cache(LatticePool).get(f"/{pool}")
+        if stored is None or name in self.machines:
+            return
+        place, resource = stored.spec.provider, LatticeNode.resource
+        node = LatticeNode(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            metadata=Metadata(name=name, finalizers=(NODE_FINALIZER,)),
+            spec=NodeSpec(pool=pool, provider=place.type, region=place.region, zone=place.zone),
+        )
+        await self.apply(node)
+        size = MachineSize(cores * 1000, memory_gib << 30, 100 << 30, 0, {})
+        spec = MachineSpec(name, "", place.region, place.zone, "", size, token=f"owner-{name}")
+        self.machines[name] = Machine(spec, Lie(), is_joined=True)
+        self._mark(name)
+
+    async def leave(self, node: str) -> None:
+        """The owner takes the machine back."""
+        with suppress(SessionRejected):
+            await self._registrar.leave(self.context, self.machines[node].peer)
 
     # --- the agents ---
 
@@ -330,6 +363,8 @@ class ControlWorld:
         name, presence = machine.spec.node, self.context.presence
         if machine.session is None:
             if not await self._join(machine):
+                if machine.is_joined:
+                    self._machine_removed(name)
                 return
             hello = pb.Hello(version="1", registration=machine.registration())
             await self._registrar.register(self.context, machine.peer, hello)
@@ -396,7 +431,9 @@ class ControlWorld:
             if run.state == "Running" and (started is None or started[0] != run):
                 started = machine.started[path] = (run, now + START_S)
                 self.loop.call_later(START_S + 0.01, self._mark, machine.spec.node)
-            report = WorkloadReport(workload.metadata.uid, "Stopped", run.revision, run.run)
+            # A workload that should be stopped reports the number of its last run.
+            last_run = started[0].run if started and started[0].revision == run.revision else 0
+            report = WorkloadReport(workload.metadata.uid, "Stopped", run.revision, last_run)
             if run.state == "Running" and started is not None:
                 is_up = now >= started[1]
                 if is_up and workload.spec.service in self.crashing:
@@ -433,7 +470,7 @@ async def control_world(*objects: Kind, seed: int = 0) -> AsyncIterator[ControlW
 
 def run_virtual(work: Any, seed: int = 0) -> Any:
     """Run a coroutine in virtual time, on a loop of its own."""
-    loop = SimLoop(random.Random(seed))
+    loop = SimLoop(random.Random(seed), MAX_STEPS_PER_SECOND)
     try:
         result = loop.run_until_complete(work)
         assert not loop.unhandled_errors, loop.unhandled_errors[:3]

@@ -8,6 +8,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
+from lattice.kinds.service_affinity import ServiceAffinity
 
 Names = Mapping[str, str]
 
@@ -22,6 +23,7 @@ def renamed(objects: Sequence[Kind], services: Names, pools: Names, classes: Nam
                 spec = msgspec.structs.replace(
                     item.spec,
                     resources={services.get(name, name): link for name, link in item.spec.resources.items()},
+                    affinity=_renamed_affinity(item.spec.affinity, services),
                     placement=msgspec.structs.replace(
                         item.spec.placement,
                         latency={
@@ -41,6 +43,17 @@ def renamed(objects: Sequence[Kind], services: Names, pools: Names, classes: Nam
             case _:
                 results.append(item)
     return sorted(results, key=lambda item: (item.resource.kind, item.metadata.namespace, item.metadata.name))
+
+
+def _renamed_affinity(affinity: ServiceAffinity | None, services: Names) -> ServiceAffinity | None:
+    if affinity is None:
+        return None
+    text = msgspec.to_builtins(affinity)
+    for terms in text.values():
+        for term in [*terms.get("required", ()), *(entry["term"] for entry in terms.get("preferred", ()))]:
+            if "service" in term:
+                term["service"] = services.get(term["service"], term["service"])
+    return msgspec.convert(text, ServiceAffinity)
 
 
 def _with_name(item: Kind, names: Names, spec: object) -> Kind:

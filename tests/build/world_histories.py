@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from build.control_world import ControlWorld, Lie
+from build.affinity import apart, near
+from build.control_world import TIMEOUTS, ControlWorld, Lie
 from build.worlds import a_class, a_policy, a_pool, a_service
 from lattice.kinds.constraints import Taint
 from lattice.kinds.container import Container
@@ -118,6 +119,10 @@ def some_services(draw: st.DrawFn, name: str) -> LatticeService:
     extra: dict[str, Any] = {"gpu": 1} if needs_gpu else {}
     if name in ("edge", "web") and draw(st.booleans()):
         extra["dependencies"] = {"db": {"type": "service", "direction": "outbound"}}
+        if draw(st.booleans()):
+            # Only the region of the dependency is as near.
+            extra["latency"] = {"db": {"maxMs": 5}}
+    extra |= draw(relations(name))
     service = a_service(
         name,
         replicas=draw(st.sampled_from([1, 1, 1, 2, 3])),
@@ -126,6 +131,27 @@ def some_services(draw: st.DrawFn, name: str) -> LatticeService:
         **extra,
     )
     return with_command(service, 1, is_image=draw(st.integers(0, 2)) == 0)
+
+
+@st.composite
+def relations(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """In every fourth service: a spread, a gang, or affinity to another service, which may not exist."""
+    if draw(st.integers(0, 3)):
+        return {}
+    other = draw(st.sampled_from([other for other in NAMES if other != name]))
+    key = draw(st.sampled_from(["node", "node", "zone"]))
+    return draw(
+        st.sampled_from(
+            [
+                {"spread": [{"topologyKey": "node"}]},
+                {"group": {"name": "crew", "minMember": 2}},
+                {"group": {"name": "crew", "minMember": 3}},
+                {"affinity": near(other, key)},
+                {"affinity": apart(other, key=key)},
+                {"affinity": apart(name)},
+            ]
+        )
+    )
 
 
 @st.composite
@@ -176,6 +202,8 @@ def changes(draw: st.DrawFn) -> tuple[str, tuple[Any, ...]]:
             st.tuples(st.just("apply"), service.flatmap(some_services).map(lambda item: (item,))),
             st.tuples(st.just("remove_service"), st.tuples(service)),
             st.tuples(st.just("crash"), st.tuples(service)),
+            st.tuples(st.just("join"), st.tuples(st.sampled_from(["p1", "p2"]), st.sampled_from([1, 2, 8]))),
+            st.tuples(st.just("leave"), st.tuples(st.integers(0, 20))),
             st.tuples(
                 st.just("apply"),
                 st.builds(a_priced_class, st.sampled_from(sorted(SIZES)), st.sampled_from(PRICE_FACTORS)).map(
@@ -208,6 +236,8 @@ class HistoryPlayer:
     # Machines that were lost, silenced or drained.
     lost_machines: int = 0
     updates: int = 0
+    # Machines that their owners joined.
+    joined_machines: int = 0
     drained: list[str] = field(default_factory=list)
 
     async def play(self, steps: Sequence[Step]) -> None:
@@ -228,11 +258,21 @@ class HistoryPlayer:
 
     async def lose(self, number: int) -> None:
         if names := self._machines():
-            self.lost_machines += 1
-            self.world.lose_machine(names[number % len(names)])
+            name = names[number % len(names)]
+            if not self.world.machines[name].is_joined:
+                self.lost_machines += 1
+                self.world.lose_machine(name)
+            else:
+                await self.silence(number)
 
     async def silence(self, number: int) -> None:
-        if names := self._machines():
+        """A machine falls silent, unless so many are silent then that failover would halt."""
+        names = self._machines()
+        silent = sum(machine.is_silent for machine in self.world.machines.values()) + 1
+        is_outage = silent >= TIMEOUTS.outage_min_nodes and silent > TIMEOUTS.outage_share * (
+            len(names) + silent - 1
+        )
+        if names and not is_outage:
             self.lost_machines += 1
             self.world.silence(names[number % len(names)])
 
@@ -241,10 +281,20 @@ class HistoryPlayer:
             name = names[number % len(names)]
             node = self.world.context.cache(LatticeNode).get(f"/{name}")
             if node is not None:
-                self.lost_machines += 1
+                # A budget may keep the replicas from moving together; then a surge replica needs a machine too.
+                self.lost_machines += 1 + any(pool.spec.budget for pool in self.world.all(LatticePool))
                 self.drained.append(name)
                 taints = (*node.spec.taints, *DRAIN_TAINTS)
                 await self.world.change_node(name, unschedulable=True, taints=taints)
+
+    async def join(self, pool: str, cores: int) -> None:
+        self.joined_machines += 1
+        await self.world.join_machine(f"own-{self.joined_machines}", pool, cores, 4 * cores)
+
+    async def leave(self, number: int) -> None:
+        if names := [name for name in self._machines() if self.world.machines[name].is_joined]:
+            self.lost_machines += 1
+            await self.world.leave(names[number % len(names)])
 
     async def apply(self, item: Kind) -> None:
         await self.world.apply(item)
@@ -274,6 +324,6 @@ class HistoryPlayer:
         return self.world.context.cache(LatticeService).get(f"default/{name}")
 
     def _machines(self) -> list[str]:
-        """Machines that have joined and were not lost yet."""
+        """Machines that report and were not lost yet."""
         machines = self.world.machines
-        return [name for name in self.world.joined_machines() if not machines[name].is_silent]
+        return [name for name in self.world.reporting_machines() if not machines[name].is_silent]

@@ -46,11 +46,7 @@ def names_of(objects: Sequence[Kind], kind: type[Kind]) -> list[str]:
 
 def are_unequal(objects: Sequence[Kind]) -> bool:
     """No two services ask for the same."""
-    asked = [
-        msgspec.json.encode((item.spec.placement, item.spec.replicas, item.spec.priority))
-        for item in objects
-        if isinstance(item, LatticeService)
-    ]
+    asked = [msgspec.json.encode(item.spec) for item in objects if isinstance(item, LatticeService)]
     return len({*asked}) == len(asked)
 
 
