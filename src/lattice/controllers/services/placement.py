@@ -39,7 +39,11 @@ from lattice.lifecycle.replica_observation import (
 )
 from lattice.placement.feed.placement_input import CONFIG_KINDS, PricingTables
 from lattice.placement.greedy.commit_stages import StagedDecision, decide_stages
-from lattice.placement.greedy.fresh_plan import compare_with_fresh_plan, is_comparable
+from lattice.placement.greedy.fresh_plan import (
+    clusters_of_paused_updates,
+    compare_with_fresh_plan,
+    is_comparable,
+)
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.costs import paid_machines
@@ -257,10 +261,10 @@ class PlacementController:
         return outcome
 
     def _cost_messages(self, decided: StagedDecision) -> Mapping[str, str] | None:
-        """Why the bill is higher than that of a fresh plan, by service; None while something is unsettled. The
-        comparison of an unchanged fleet is reused."""
+        """Why the bill is higher than that of a fresh plan, by service; None while something is unsettled, apart
+        from updates that wait for capacity. The comparison of an unchanged fleet is reused."""
         if (
-            decided.unsettled_clusters
+            decided.unsettled_clusters - clusters_of_paused_updates(decided.world)
             or decided.changes_placements
             or decided.surge_returns
             or not is_comparable(decided.fleet)

@@ -10,9 +10,10 @@ import msgspec
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.conditions import find_condition
 from lattice.kinds.meta.quantity import format_dollars, pluralize
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import LatticeService
+from lattice.kinds.service import NO_SURGE_CAPACITY, PROGRESSING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_terminating
 from lattice.placement.greedy.place import place
@@ -43,6 +44,17 @@ class CostComparison:
 def is_comparable(fleet: Fleet) -> bool:
     """Whether the fleet is small enough for a comparison."""
     return fleet.replicas.total <= MAX_COMPARED_REPLICAS
+
+
+def clusters_of_paused_updates(world: World) -> set[str]:
+    """The clusters of services whose update waits for capacity. Such a cluster has a replica without a node for as
+    long as the update waits."""
+    clusters: set[str] = set()
+    for service in world.services.values():
+        progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if progress is not None and progress.status == "False" and progress.reason == NO_SURGE_CAPACITY:
+            clusters.update(placement.cluster for placement in service.status.placements)
+    return clusters
 
 
 def compare_with_fresh_plan(world: World, fleet: Fleet) -> CostComparison:
