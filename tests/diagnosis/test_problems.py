@@ -167,3 +167,12 @@ def test_severe_and_old_come_first_with_cause_and_command() -> None:
     first = problems[0]
     assert first.cause == "0 of 1 replicas ready; web-0: RUNTIME_ERROR: exited with code 3 (4 failures)"
     assert (first.since, first.command) == (STAMP, "lattice why service/web")
+
+
+def test_a_paused_update_lasts_since_it_was_paused() -> None:
+    paused = condition("Progressing", "False", "NoRoomForSurge") | {
+        "lastTransitionTime": "2026-11-15T11:59:56Z"
+    }
+    service = a_service("Updating", condition("Available", "True"), paused)
+    (problem,) = find_problems(FleetObjects(services=[service]), NOW)
+    assert (problem.title, problem.since) == ("RolloutPaused", "2026-11-15T11:59:56Z")

@@ -19,7 +19,12 @@ from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import AVAILABLE_CONDITION, CRASHING_CONDITION, LatticeService
+from lattice.kinds.service import (
+    AVAILABLE_CONDITION,
+    CRASHING_CONDITION,
+    PROGRESSING_CONDITION,
+    LatticeService,
+)
 from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.lifecycle.drain import STUCK_DRAIN_REASONS, is_draining
 from lattice.lifecycle.replica_observation import has_joined
@@ -31,6 +36,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 # A start, a scheduling or a join that takes longer is a problem.
 SLOW_START = timedelta(minutes=5)
 UNSCHEDULED_GRACE = timedelta(minutes=1)
+ROLLOUT_PAUSED = "RolloutPaused"
 # Titles of problems whose cause is in the condition Crashing.
 CRASH_TITLES = frozenset({"Crashing", "Restarted"})
 # Only so many services are diagnosed in full; the others show the message of their condition.
@@ -153,6 +159,9 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
                 health, first, since = diagnosis.health, diagnosis.blockers[0], diagnosis.since
                 name = f"{first.first}: " if first.first else ""
                 cause = f"{health.ready} of {health.desired} replicas ready; {name}{first.blocker.cause}"
+        if title == ROLLOUT_PAUSED:
+            progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+            since = (progressing.last_transition_time or "") if progressing else since
         namespace, name = service.metadata.namespace or DEFAULT_NAMESPACE, service.metadata.name
         yield Problem(
             severity,
@@ -182,9 +191,9 @@ def _service_severity(service: LatticeService, facts: Facts) -> tuple[str, Sever
     since = available.last_transition_time if available else None
     if is_starting and _has_lasted(since, facts, SLOW_START):
         return f"{phase} for long", "warning"
-    progressing = find_condition(status.conditions, "Progressing")
+    progressing = find_condition(status.conditions, PROGRESSING_CONDITION)
     if progressing and progressing.status == "False" and progressing.reason != "Complete":
-        return "RolloutPaused", "warning"
+        return ROLLOUT_PAUSED, "warning"
     crashing = find_condition(status.conditions, CRASHING_CONDITION)
     if crashing and crashing.status == "True" and phase not in ("Pending", "Deleting"):
         failures = (status.health.failures or 0) if status.health else 0
