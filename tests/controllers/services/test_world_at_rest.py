@@ -35,7 +35,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.plan.plan import FleetState
 
 EXAMPLES = settings(
-    max_examples=int(os.environ.get("EXAMPLES", "10000" if LONG else "25")),
+    max_examples=int(os.environ.get("EXAMPLES", "10000" if LONG else "12")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if LONG else [])],
